@@ -1,0 +1,8 @@
+"""onepass: RMSNorm and LayerNorm for PyTorch that read memory once."""
+
+from onepass.explain import explain
+from onepass.functional import layer_norm, rms_norm
+from onepass.modules import LayerNorm, RMSNorm
+
+__version__ = "0.1.0"
+__all__ = ["LayerNorm", "RMSNorm", "explain", "layer_norm", "rms_norm"]

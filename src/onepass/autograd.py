@@ -1,0 +1,78 @@
+"""The backward rule, and the autograd.Function around raw launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from onepass.calls import Forward, Needs
+
+SECOND_DERIVATIVE = (
+    "onepass has no second derivative on a GPU: compute it on the CPU, where calls are plain PyTorch, or use "
+    "torch.nn.functional for this layer"
+)
+
+Maybe = Tensor | None
+
+
+def gradients_of(
+    launch: Callable[[Needs], tuple[Maybe, Maybe, Maybe, Maybe]],
+    dy: Maybe,
+    dsum: Maybe,
+    x: torch.dtype,
+    residual: torch.dtype | None,
+    wanted: tuple[bool, bool, bool, bool],
+) -> tuple[Maybe, Maybe, Maybe, Maybe]:
+    """Gradients of x, weight, bias and residual; `wanted` says which, `launch` computes what needs a kernel."""
+    want_x, want_weight, want_bias, want_residual = wanted
+    if dy is None:  # only the sum was used: its gradient passes straight through
+        dx = dsum.to(x) if want_x and dsum is not None else None
+        dresidual = dsum.to(residual) if want_residual and dsum is not None and residual is not None else None
+        return dx, None, None, dresidual
+    # x and residual get the same values; with equal dtypes, the same tensor.
+    shared = residual is None or residual == x
+    needs = Needs(want_x or want_residual, want_residual and not shared, want_weight, want_bias)
+    dx, dresidual, dweight, dbias = launch(needs)
+    return (dx if want_x else None), dweight, dbias, ((dx if shared else dresidual) if want_residual else None)
+
+
+class NormFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, call: Forward, x: Tensor, weight: Maybe, bias: Maybe, residual: Maybe) -> Any:
+        y, total, mean, rstd = call(x, weight, bias, residual, True)
+        ctx.backwards = call.backwards
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x if total is None else total, weight, mean, rstd)
+        return y if total is None else (y, total)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Maybe, dsum: Maybe = None) -> Any:
+        h, weight, mean, rstd = ctx.saved_tensors
+        backwards = ctx.backwards
+        problem = backwards.problem
+
+        def launch(needs: Needs) -> tuple[Maybe, Maybe, Maybe, Maybe]:
+            assert dy is not None
+            return backwards(dy, dsum, h, needs)(dy, dsum, h, weight, mean, rstd)
+
+        with torch.no_grad():
+            results = gradients_of(launch, dy, dsum, problem.x, problem.residual, ctx.needs_input_grad[1:])
+        if torch.is_grad_enabled():  # create_graph=True
+            sources = [tensor for tensor in (dy, dsum, h, weight) if tensor is not None]
+            results = _Refusal.apply(len(sources), *sources, *results)
+        return None, *results
+
+
+class _Refusal(torch.autograd.Function):
+    """Hands gradients on, and answers whoever differentiates them again."""
+
+    @staticmethod
+    def forward(ctx: Any, sources: int, *tensors: Maybe) -> Any:
+        return tuple(None if tensor is None else tensor.view_as(tensor) for tensor in tensors[sources:])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Maybe) -> Any:
+        raise RuntimeError(SECOND_DERIVATIVE)

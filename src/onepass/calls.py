@@ -1,0 +1,372 @@
+"""A call with everything worked out that does not depend on the data: layout, plan, constants, compiled kernels.
+
+`Forward` and `Backward` are built once for given shapes, strides, dtypes and options, kept in a dictionary by those
+who call them, and then run with nothing left to do but allocate the outputs and launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from onepass.kernels.reduce import sum_partials
+from onepass.kernels.split import split_backward, split_forward
+from onepass.kernels.stream import stream_backward, stream_backward_affine, stream_forward
+from onepass.kernels.tile import tile_backward, tile_forward
+from onepass.plan import planner
+from onepass.plan.device import device_of
+from onepass.plan.launch import kernel
+from onepass.plan.layout import Layout, layout_of
+from onepass.plan.planner import Plan, power_of_two
+from onepass.spec import Norm, Problem
+
+Dtypes = tuple[torch.dtype | None, ...]
+
+
+def address(tensor: Tensor | None) -> Any:
+    """What a kernel is handed for a tensor: its address on a GPU, the tensor itself in the interpreter."""
+    if tensor is None or not tensor.is_cuda:
+        return tensor
+    return tensor.data_ptr()
+
+
+def current_stream(device: torch.device) -> int:
+    return torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
+
+
+def all_aligned(*tensors: Tensor | None) -> bool:
+    """Whether every tensor begins at a multiple of 16 bytes, so that kernels may use 16-byte accesses."""
+    bits = 0
+    for tensor in tensors:
+        if tensor is not None:
+            bits |= tensor.data_ptr()
+    return bits & 15 == 0
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def switches(norm: Norm, problem: Problem) -> dict[str, Any]:
+    """The constexprs that come straight from the Norm."""
+    return {
+        "CENTRED": norm.centred,
+        "X_HAT": norm.x_hat_dtype(problem.x, problem.weight),
+        "NARROW": norm.narrow_dtype(problem.x),
+    }
+
+
+def stat_strides(layout: Layout, dense: int, cols: int) -> tuple[int, int]:
+    """Strides of mean and rstd, one value a row in the tensors' own order: those of a dense tensor, in rows."""
+    row, lane = layout.strides[dense]
+    return row // cols, lane // cols
+
+
+def divided(align: int, strides: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    """Strides as kernels take them: row and lane of each tensor, in units of `align` elements."""
+    return tuple(step // align for pair in strides for step in pair)
+
+
+class Forward:
+    """One normalization, ready to run on tensors of the shapes, strides and dtypes it was built for."""
+
+    def __init__(
+        self, norm: Norm, problem: Problem, x: Tensor, residual: Tensor | None, inplace_backward: bool = False
+    ) -> None:
+        """`problem` has the dtypes right; rows and lanes are worked out here."""
+        self.norm = norm
+        self.shape = x.shape
+        self.device = x.device
+        self.empty = x.numel() == 0
+        self.copies = False
+        dense = contiguous_strides(x.shape)
+        strides = [x.stride(), dense if residual is None else residual.stride(), dense]
+        layout = layout_of(x.shape, strides, problem.per_lane)
+        if layout is None:  # more than two levels of strides: the one case that is copied
+            self.copies = True
+            layout = layout_of(x.shape, [dense] * 3, problem.per_lane)
+        assert layout is not None
+        self.layout: Layout = layout
+        self.problem = replace(problem, rows=layout.rows, lanes=layout.lanes)
+        self.backwards = Backwards(norm, self.problem, inplace_backward)
+        self._ready: dict[tuple[bool, bool], Any] = {}
+
+    def align(self, aligned: bool) -> int:
+        return self.layout.align(self.problem.cols) if aligned else 1
+
+    def plan(self, aligned: bool = True) -> Plan:
+        return planner.forward_plan(self.problem, device_of(self.device), self.align(aligned))
+
+    def __call__(
+        self, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None, stats: bool
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+        """y, the sum with the residual, mean and rstd; what the call does not have, or did not want, is None."""
+        if self.device.type == "cuda" and torch.cuda.current_device() != self.device.index:
+            with torch.cuda.device(self.device):
+                return self(x, weight, bias, residual, stats)
+        problem = self.problem
+        y = torch.empty(self.shape, dtype=problem.y, device=self.device)
+        total = None if problem.sum is None else torch.empty(self.shape, dtype=problem.sum, device=self.device)
+        rstd = torch.empty(self.shape[:-1], dtype=torch.float32, device=self.device) if stats else None
+        mean = torch.empty_like(rstd) if rstd is not None and self.norm.centred else None
+        if self.empty:
+            return y, total, mean, rstd
+        if self.copies:
+            x = x.contiguous()
+            residual = None if residual is None else residual.contiguous()
+        aligned = all_aligned(x, weight, bias, residual)
+        ready = self._ready.get((aligned, stats))
+        if ready is None:
+            ready = self._ready[aligned, stats] = self._prepare(aligned, stats)
+        run, programs, scalars, mailbox = ready
+        tensors = [x, residual, weight, bias, y, total, mean, rstd]
+        if mailbox:
+            tensors.append(torch.zeros(mailbox, dtype=torch.int32, device=self.device))
+        run(programs, current_stream(self.device), *map(address, tensors), *scalars)
+        return y, total, mean, rstd
+
+    def _prepare(self, aligned: bool, stats: bool) -> tuple[Any, int, tuple[Any, ...], int]:
+        problem, norm, align, plan = self.problem, self.norm, self.align(aligned), self.plan(aligned)
+        statistic = torch.float32 if stats else None
+        dtypes: Dtypes = (
+            problem.x, problem.residual, problem.weight, problem.bias, problem.y, problem.sum,
+            statistic if norm.centred else None, statistic,
+        )  # fmt: skip
+        constants = switches(norm, problem)
+        constants |= {"ROUND_SUM": norm.round_residual and problem.sum is not None, "BLOCK": plan.block, "ALIGN": align}
+        strides = divided(align, self.layout.strides) + stat_strides(self.layout, 2, problem.cols)
+        affine_lane = problem.cols // align if problem.per_lane else 0
+        cols = problem.cols // align
+        mailbox = 0
+        if plan.schedule == "tile":
+            function: Any = tile_forward
+            constants |= {"ROWS": plan.rows, "EVEN": plan.block == problem.cols}
+            scalars: tuple[Any, ...] = (
+                *strides, affine_lane, problem.rows, problem.lanes, cols, norm.eps, norm.offset,
+            )  # fmt: skip
+        elif plan.schedule == "split":
+            function = split_forward
+            dtypes += (torch.int32,)
+            constants |= {"PEERS": power_of_two(plan.slices)}
+            groups = plan.programs // plan.slices
+            scalars = (*strides, problem.rows, problem.lanes, cols, plan.slices, groups, norm.eps, norm.offset)
+            mailbox = problem.rows * problem.lanes * plan.slices * (2 if norm.centred else 1)
+        else:
+            function = stream_forward
+            scalars = (*strides, affine_lane, problem.lanes, cols, norm.eps, norm.offset)
+        run = kernel(
+            function, dtypes, constants, warps=plan.warps, aligned=aligned, device=self.device,
+            registers=plan.registers, cooperative=plan.schedule == "split",
+        )  # fmt: skip
+        return run, plan.programs, scalars, mailbox
+
+
+class Needs(NamedTuple):
+    """Which gradients are wanted. `dresidual`: as a tensor of its own, because its dtype is not that of dx."""
+
+    dx: bool
+    dresidual: bool
+    dweight: bool
+    dbias: bool
+
+
+class Backwards:
+    """The backward calls of one normalization: one for each set of strides that gradients arrive with."""
+
+    def __init__(self, norm: Norm, problem: Problem, inplace: bool = False) -> None:
+        self.norm = norm
+        self.problem = problem
+        self.inplace = inplace
+        self._built: dict[Any, Backward] = {}
+
+    def __call__(self, dy: Tensor, dsum: Tensor | None, h: Tensor, needs: Needs) -> Backward:
+        key = (h.shape, h.stride(), h.device, dy.stride(), None if dsum is None else dsum.stride(), needs)
+        found = self._built.get(key)
+        if found is None:
+            strides = (dy.stride(), None if dsum is None else dsum.stride(), h.stride())
+            found = Backward(self.norm, self.problem, h.shape, h.device, strides, needs, self.inplace)
+            self._built[key] = found
+        return found
+
+
+class Backward:
+    """The gradients of one normalization, ready to run."""
+
+    def __init__(
+        self,
+        norm: Norm,
+        problem: Problem,
+        shape: Sequence[int],
+        device: torch.device,
+        strides: tuple[Sequence[int], Sequence[int] | None, Sequence[int]],
+        needs: Needs,
+        inplace: bool = False,
+    ) -> None:
+        """`strides` are those of dy, of the sum's gradient (None: there is none) and of what was normalized."""
+        self.norm = norm
+        self.needs = needs
+        self.inplace = inplace
+        self.shape = shape
+        self.device = device
+        self.empty = 0 in shape
+        dy, dsum, h = strides
+        dense = contiguous_strides(shape)
+        every = [dy, dense if dsum is None else dsum, h, dy if inplace else dense, dense]
+        layout = layout_of(shape, every, problem.per_lane)
+        self.copies = layout is None or (shape[-1] > 1 and any(stride[-1] != 1 for stride in every))
+        if self.copies:  # a gradient that arrives expanded or transposed
+            layout = layout_of(shape, [dense] * 5, problem.per_lane)
+        assert layout is not None
+        self.layout: Layout = layout
+        self.problem = replace(problem, rows=layout.rows, lanes=layout.lanes)
+        self._has_dsum = dsum is not None
+        self._ready: dict[bool, Any] = {}
+
+    def align(self, aligned: bool) -> int:
+        return self.layout.align(self.problem.cols) if aligned else 1
+
+    def plan(self) -> Plan:
+        return planner.backward_plan(self.problem, device_of(self.device))
+
+    def __call__(
+        self, dy: Tensor, dsum: Tensor | None, h: Tensor, weight: Tensor | None, mean: Tensor | None, rstd: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+        """dx, dresidual, dweight, dbias; what is not needed is None."""
+        if self.device.type == "cuda" and torch.cuda.current_device() != self.device.index:
+            with torch.cuda.device(self.device):
+                return self(dy, dsum, h, weight, mean, rstd)
+        needs, problem, device = self.needs, self.problem, self.device
+        if self.copies:
+            dy, h = dy.contiguous(), h.contiguous()
+            dsum = None if dsum is None else dsum.contiguous()
+        dx = dresidual = dweight = dbias = None
+        if needs.dx:
+            dx = dy if self.inplace else torch.empty(self.shape, dtype=problem.x, device=device)
+        if needs.dresidual:
+            dresidual = torch.empty(self.shape, dtype=problem.residual, device=device)
+        affine = (problem.lanes, problem.cols) if problem.per_lane else (problem.cols,)
+        if self.empty:
+            dweight = torch.zeros(affine, dtype=problem.weight, device=device) if needs.dweight else None
+            dbias = torch.zeros(affine, dtype=problem.bias, device=device) if needs.dbias else None
+            return dx, dresidual, dweight, dbias
+        aligned = all_aligned(dy, dsum, h, weight)
+        ready = self._ready.get(aligned)
+        if ready is None:
+            ready = self._ready[aligned] = self._prepare(aligned)
+        launches, partial_rows, mailbox, summing = ready
+        tensors: dict[str, Tensor | None] = {
+            "dy": dy, "dsum": dsum, "h": h, "weight": weight, "mean": mean, "rstd": rstd,
+            "dx": dx, "dresidual": dresidual, "dweight": None, "dbias": None, "mailbox": None,
+        }  # fmt: skip
+        if needs.dweight:
+            tensors["dweight"] = torch.empty((partial_rows, problem.cols), dtype=torch.float32, device=device)
+        if needs.dbias:
+            tensors["dbias"] = torch.empty((partial_rows, problem.cols), dtype=torch.float32, device=device)
+        if mailbox:
+            tensors["mailbox"] = torch.zeros(mailbox, dtype=torch.int32, device=device)
+        stream = current_stream(device)
+        for run, programs, names, scalars in launches:
+            run(programs, stream, *[address(tensors[name]) for name in names], *scalars)
+        if summing is not None:
+            run, programs, scalars = summing
+            dweight = torch.empty(affine, dtype=problem.weight, device=device) if needs.dweight else None
+            dbias = torch.empty(affine, dtype=problem.bias, device=device) if needs.dbias else None
+            partials = (tensors["dweight"], tensors["dbias"], dweight, dbias)
+            run(programs, stream, *map(address, partials), *scalars)
+        return dx, dresidual, dweight, dbias
+
+    def _prepare(self, aligned: bool) -> tuple[Any, ...]:
+        problem, norm, needs = self.problem, self.norm, self.needs
+        align, plan = self.align(aligned), self.plan()
+        kept = switches(norm, problem) | {"ALIGN": align}
+        dy, dsum, h, dx, dresidual = self.layout.strides
+        affine_lane = problem.cols // align if problem.per_lane else 0
+        cols = problem.cols // align
+        wants_affine = needs.dweight or needs.dbias
+        statistics = ["mean", "rstd"]
+        partial_rows = mailbox = 0
+        launches = []
+
+        def add(
+            function: Any, names: list[str], scalars: tuple[Any, ...], constants: dict[str, Any], how: Plan
+        ) -> None:
+            run = kernel(
+                function, tuple(self._dtype(name) for name in names), constants, warps=how.warps, aligned=aligned,
+                device=self.device, registers=how.registers, cooperative=how.schedule == "split",
+            )  # fmt: skip
+            launches.append((run, how.programs, names, scalars))
+
+        every = ["dy", "dsum", "h", "weight", *statistics, "dx", "dresidual", "dweight", "dbias"]
+        statistic = stat_strides(self.layout, 4, problem.cols)
+        strides = divided(align, (dy, dsum, h, dx, dresidual)) + statistic
+        if plan.schedule == "tile":
+            partial_rows = plan.programs
+            scalars = (
+                *strides, affine_lane, problem.rows, problem.lanes, cols, plan.programs // problem.lanes, norm.offset,
+            )  # fmt: skip
+            constants = kept | {
+                "ROWS": plan.rows, "BLOCK": plan.block, "EVEN": plan.block == problem.cols, "STAGES": plan.stages,
+            }  # fmt: skip
+            add(tile_backward, every, scalars, constants, plan)
+        elif plan.schedule == "split" and needs.dx:
+            partial_rows = plan.programs // plan.slices
+            mailbox = problem.rows * problem.lanes * plan.slices * (2 if norm.centred else 1)
+            scalars = (*strides, problem.rows, problem.lanes, cols, plan.slices, partial_rows, norm.offset)
+            constants = kept | {"BLOCK": plan.block, "PEERS": power_of_two(plan.slices)}
+            add(split_backward, [*every, "mailbox"], scalars, constants, plan)
+        else:
+            if needs.dx:
+                names = ["dy", "dsum", "h", "weight", *statistics, "dx", "dresidual"]
+                scalars = (*strides, affine_lane, problem.lanes, cols, norm.offset)
+                constants = {key: kept[key] for key in ("CENTRED", "NARROW", "ALIGN")} | {"BLOCK": plan.block}
+                add(stream_backward, names, scalars, constants, plan)
+            if wants_affine:
+                how = planner.affine_plan(problem, device_of(self.device))
+                partial_rows = how.programs // -(-problem.cols // how.block)
+                scalars = (
+                    *divided(align, (dy, h)), *statistic, problem.rows, problem.lanes, cols, partial_rows // problem.lanes,
+                )  # fmt: skip
+                names = ["dy", "h", *statistics, "dweight", "dbias"]
+                add(stream_backward_affine, names, scalars, kept | {"ROWS": how.rows, "BLOCK": how.block}, how)
+        summing = self._prepare_sum(partial_rows) if wants_affine else None
+        return launches, partial_rows, mailbox, summing
+
+    def _prepare_sum(self, partial_rows: int) -> tuple[Any, int, tuple[int, ...]]:
+        problem, needs = self.problem, self.needs
+        lanes = problem.lanes if problem.per_lane else 1
+        plan = planner.partials_plan(partial_rows // lanes, lanes, problem.cols)
+        align = Layout(1, 1, ()).align(problem.cols)
+        dtypes = (
+            torch.float32 if needs.dweight else None,
+            torch.float32 if needs.dbias else None,
+            problem.weight if needs.dweight else None,
+            problem.bias if needs.dbias else None,
+        )
+        constants = {"ROWS": plan.rows, "BLOCK": plan.block, "ALIGN": align}
+        run = kernel(sum_partials, dtypes, constants, warps=plan.warps, aligned=True, device=self.device)
+        return run, plan.programs, (partial_rows // lanes, lanes, problem.cols // align)
+
+    def _dtype(self, name: str) -> torch.dtype | None:
+        """The dtype of a kernel's pointer, None where this call has no such tensor."""
+        problem, needs = self.problem, self.needs
+        return {
+            "dy": problem.y,
+            "dsum": problem.sum if self._has_dsum else None,
+            "h": problem.h,
+            "weight": problem.weight,
+            "mean": torch.float32 if self.norm.centred else None,
+            "rstd": torch.float32,
+            "dx": problem.x if needs.dx else None,
+            "dresidual": problem.residual if needs.dresidual else None,
+            "dweight": torch.float32 if needs.dweight else None,
+            "dbias": torch.float32 if needs.dbias else None,
+            "mailbox": torch.int32,
+        }[name]

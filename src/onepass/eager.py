@@ -1,0 +1,48 @@
+"""The plain eager road: one dictionary look-up from what a call looks like to a call that is ready to run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from onepass.autograd import NormFunction
+from onepass.calls import Forward
+from onepass.checks import Options, checked
+from onepass.plan import planner
+
+#: Calls seen so far. A training run has a handful, a server one for each number of tokens; past the limit we start over.
+_calls: dict[Any, Forward] = {}
+_MAX_CALLS = 16384
+
+
+def _look(tensor: Tensor | None) -> Any:
+    return None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+
+
+def call_of(
+    options: Options, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None
+) -> Forward:
+    """The ready call; a new one is checked first, and nothing is launched if it is refused."""
+    key = (options, planner.generation(), _look(x), _look(weight), _look(bias), _look(residual))
+    call = _calls.get(key)
+    if call is None:
+        norm, problem = checked(options, x, weight, bias, residual)
+        if len(_calls) >= _MAX_CALLS:
+            _calls.clear()
+        call = _calls[key] = Forward(norm, problem, x, residual, options.inplace_backward)
+    return call
+
+
+def normalize(options: Options, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None) -> Any:
+    call = call_of(options, x, weight, bias, residual)
+    if torch.is_grad_enabled() and (
+        x.requires_grad
+        or (weight is not None and weight.requires_grad)
+        or (bias is not None and bias.requires_grad)
+        or (residual is not None and residual.requires_grad)
+    ):
+        return NormFunction.apply(call, x, weight, bias, residual)
+    y, total, _, _ = call(x, weight, bias, residual, False)
+    return y if total is None else (y, total)

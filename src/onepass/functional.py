@@ -1,0 +1,112 @@
+"""rms_norm and layer_norm: what a person calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from onepass import reference
+from onepass.checks import Options, checked
+from onepass.route import Route, route_of
+
+
+def rms_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    eps: float = 1e-6,
+    residual: Tensor | None = None,
+    offset: float = 0.0,
+    cast: str = "output",
+    round_residual: bool = False,
+    out_dtype: torch.dtype | None = None,
+    residual_dtype: torch.dtype | None = None,
+    inplace_backward: bool = False,
+    autotune: bool | None = None,
+) -> Any:
+    """Root-mean-square normalization of the last dimension: `x · rsqrt(mean(x²) + eps) · (weight + offset) + bias`.
+
+    Args:
+        x: any leading dimensions, dense in the last one. Leading dimensions may be strided, a query slice of a fused
+            qkv tensor for instance; up to two levels of strides are read as they are, more are copied.
+        weight, bias: `(N,)`, or `(heads, N)` for x of shape `(..., heads, N)`.
+        eps: added to the mean square.
+        residual: of x's shape; then `x + residual` is normalized, and the sum comes back as a second result.
+        offset: added to the weight, in fp32 (1.0 for Gemma and for zero-centred weights).
+        cast: where values are rounded: "output" once at the end (torch, Gemma, OLMo2; also spelled "gemma"), "llama"
+            before the weight too (Llama, Qwen3 and most of transformers), "t5" to the weight's dtype before the
+            weight, "none" after every operation.
+        round_residual: round the sum to its dtype before it is normalized (vLLM, Liger), not after (FlashInfer).
+        out_dtype: dtype of the output; by default the one that the model's own class returns.
+        residual_dtype: dtype of the returned sum; by default the residual's. Without a residual it asks for x itself
+            in that dtype, to begin a residual stream.
+        inplace_backward: let the backward write the gradient of x over the gradient of the output. Saves memory, and
+            is wrong wherever that gradient is used again: when the output also feeds something else whose backward
+            keeps it, with hooks or `retain_grad` on the output, or a second backward over the same graph.
+            Ignored under torch.compile, which plans memory itself.
+        autotune: reserved for a search at run time; None or False.
+
+    Returns:
+        `y`, or `(y, x + residual)` with a residual or a `residual_dtype`.
+
+    Example:
+        >>> import torch, onepass
+        >>> x, weight = torch.randn(4, 64), torch.ones(64)
+        >>> onepass.rms_norm(x, weight).shape
+        torch.Size([4, 64])
+    """
+    options = Options(
+        False, eps, offset, cast, round_residual, out_dtype, residual_dtype, inplace_backward, autotune
+    )  # fmt: skip
+    return normalize(options, x, weight, bias, residual)
+
+
+def layer_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    residual: Tensor | None = None,
+    offset: float = 0.0,
+    cast: str = "output",
+    round_residual: bool = False,
+    out_dtype: torch.dtype | None = None,
+    residual_dtype: torch.dtype | None = None,
+    inplace_backward: bool = False,
+    autotune: bool | None = None,
+) -> Any:
+    """Layer normalization of the last dimension: `(x - mean) · rsqrt(var + eps) · (weight + offset) + bias`.
+
+    Takes the same arguments as `rms_norm` (except `cast="none"`) and returns the same things.
+
+    Example:
+        >>> import torch, onepass
+        >>> x = torch.randn(4, 64)
+        >>> y, total = onepass.layer_norm(x, torch.ones(64), torch.zeros(64), residual=torch.randn(4, 64))
+        >>> total.shape
+        torch.Size([4, 64])
+    """
+    options = Options(
+        True, eps, offset, cast, round_residual, out_dtype, residual_dtype, inplace_backward, autotune
+    )  # fmt: skip
+    return normalize(options, x, weight, bias, residual)
+
+
+def normalize(options: Options, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None) -> Any:
+    """Send a call down its road; see `route.py`."""
+    route = route_of(x, weight, bias, residual)
+    if route is Route.DIRECT:
+        from onepass import eager
+
+        return eager.normalize(options, x, weight, bias, residual)
+    if route is Route.OPS:
+        from onepass import ops
+
+        return ops.normalize(options, x, weight, bias, residual)
+    norm, problem = checked(options, x, weight, bias, residual)
+    y, total = reference.normalize(norm, x, weight, bias, residual, problem.y, options.residual_dtype)
+    return y if total is None else (y, total)

@@ -1,0 +1,137 @@
+"""The pieces every schedule shares, each a small Triton function.
+
+Names inside kernels: `p_` a pointer, `o_` offsets in elements, `m_` a mask, capitals are constexpr. A pointer that is
+`None` means that the tensor is not part of this call, so presence needs no switches of its own. Blocks have two
+dimensions, rows and columns, also where there is just one row, so that every part serves every schedule. The switches:
+
+    CENTRED   subtract the mean first (LayerNorm)
+    X_HAT     the dtype to which x̂ is rounded before the weight, or None (`cast="llama"`, `"t5"`)
+    NARROW    the dtype to which every intermediate is rounded, or None (`cast="none"`)
+    MASKED    some columns or rows of the block may lie outside
+    ALIGN     a power of two that divides the columns and every stride: they are passed divided by it, so that the
+              compiler sees the factor and makes 16-byte accesses also where 16 divides no stride (1,000 columns, say)
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def row_start(row, lane, row_stride, lane_stride, ALIGN: tl.constexpr):
+    """Where a row begins: 64 bits, because a tensor may have more than 2³¹ elements."""
+    return (row.to(tl.int64) * row_stride + lane.to(tl.int64) * lane_stride) * ALIGN
+
+
+@triton.jit
+def load(p, o, m, MASKED: tl.constexpr):
+    if MASKED:
+        return tl.load(p + o, mask=m, other=0.0)
+    else:
+        return tl.load(p + o)
+
+
+@triton.jit
+def store(p, o, value, m, MASKED: tl.constexpr):
+    if MASKED:
+        tl.store(p + o, value.to(p.dtype.element_ty), mask=m)
+    else:
+        tl.store(p + o, value.to(p.dtype.element_ty))
+
+
+@triton.jit
+def narrowed(value, NARROW: tl.constexpr):
+    if NARROW is None:
+        return value
+    else:
+        return value.to(NARROW).to(tl.float32)
+
+
+@triton.jit
+def add_residual(x, residual, p_sum, ROUND_SUM: tl.constexpr, NARROW: tl.constexpr):
+    """h = x + residual in fp32, or rounded to the dtype in which the sum is stored."""
+    h = narrowed(x + residual.to(tl.float32), NARROW)
+    return rounded_sum(h, p_sum, ROUND_SUM)
+
+
+@triton.jit
+def rounded_sum(h, p_sum, ROUND_SUM: tl.constexpr):
+    if ROUND_SUM:
+        return h.to(p_sum.dtype.element_ty).to(tl.float32)
+    else:
+        return h
+
+
+@triton.jit
+def load_weight(p_weight, o, m, offset, NARROW: tl.constexpr, MASKED: tl.constexpr):
+    """The weight that multiplies x̂: the offset is added in fp32."""
+    return narrowed(load(p_weight, o, m, MASKED).to(tl.float32) + offset, NARROW)
+
+
+@triton.jit
+def row_sum(value):
+    return tl.sum(value, axis=1, keep_dims=True)
+
+
+@triton.jit
+def centred(h, mean, m, MASKED: tl.constexpr):
+    """Deviations from the mean; columns outside the row stay zero, so that they add nothing to a sum."""
+    if MASKED:
+        return tl.where(m, h - mean, 0.0)
+    else:
+        return h - mean
+
+
+@triton.jit
+def rstd_of(square, count, eps, NARROW: tl.constexpr):
+    """1 / sqrt(mean square + eps), with a true division: Triton's `/` is an approximation."""
+    mean_square = narrowed(tl.div_rn(square, count), NARROW)
+    return narrowed(tl.rsqrt(narrowed(mean_square + eps, NARROW)), NARROW)
+
+
+@triton.jit
+def normalized(deviation, rstd, X_HAT: tl.constexpr, NARROW: tl.constexpr):
+    """x̂ as the weight meets it."""
+    return narrowed(narrowed(deviation * rstd, NARROW), X_HAT)
+
+
+@triton.jit
+def scale_and_shift(
+    deviation,
+    rstd,
+    weight,
+    bias,
+    WEIGHTED: tl.constexpr,
+    BIASED: tl.constexpr,
+    X_HAT: tl.constexpr,
+    NARROW: tl.constexpr,
+):
+    """y from the deviations: x̂, weight and bias, in the rounding order that the Norm names."""
+    y = normalized(deviation, rstd, X_HAT, NARROW)
+    if WEIGHTED:
+        y = narrowed(y * weight, NARROW)
+    if BIASED:
+        y = narrowed(y + bias, NARROW)
+    return y
+
+
+@triton.jit
+def merge_moments(count_a, mean_a, square_a, count_b, mean_b, square_b):
+    """Mean and sum of squared deviations of two parts of a row, joined (Chan, Golub and LeVeque).
+
+    Each part took its own mean before its squares, so nothing cancels as it would in E[x²] - E[x]².
+    """
+    count = count_a + count_b
+    delta = mean_b - mean_a
+    share_b = tl.div_rn(count_b, count)
+    mean = mean_a + delta * share_b
+    square = square_a + square_b + delta * delta * (count_a * share_b)
+    return count, mean, square
+
+
+@triton.jit
+def input_gradient(weighted_dy, x_hat, rstd, mean_dot, mean_dy, CENTRED: tl.constexpr):
+    """dh = rstd · (w·dy - x̂ · mean(w·dy·x̂) [- mean(w·dy)])"""
+    dh = weighted_dy - x_hat * mean_dot
+    if CENTRED:
+        dh -= mean_dy
+    return dh * rstd

@@ -1,0 +1,250 @@
+"""Schedule 3, stream: one program walks a wide row in blocks, twice; the second read should come from L2.
+
+For rows wider than cooperating programs can hold, and for where programs cannot cooperate. Backward has a kernel of its
+own for dW and dB: they need just mean and rstd of each row, which the forward kept, so they are a plain column sum.
+"""
+
+import triton
+import triton.language as tl
+
+from onepass.kernels.parts import (
+    add_residual,
+    centred,
+    input_gradient,
+    load,
+    load_weight,
+    merge_moments,
+    narrowed,
+    normalized,
+    rounded_sum,
+    row_start,
+    row_sum,
+    rstd_of,
+    scale_and_shift,
+    store,
+)
+
+
+@triton.jit
+def stream_forward(
+    p_x,
+    p_residual,
+    p_weight,
+    p_bias,
+    p_y,
+    p_sum,
+    p_mean,
+    p_rstd,
+    x_row,
+    x_lane,
+    residual_row,
+    residual_lane,
+    y_row,
+    y_lane,
+    stat_row,
+    stat_lane,
+    affine_lane,
+    lanes,
+    cols,
+    eps,
+    offset,
+    CENTRED: tl.constexpr,
+    X_HAT: tl.constexpr,
+    NARROW: tl.constexpr,
+    ROUND_SUM: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ALIGN: tl.constexpr,
+):
+    flat = tl.program_id(0)
+    lane = flat % lanes
+    row = flat // lanes
+    o_x = row_start(row, lane, x_row, x_lane, ALIGN)
+    o_residual = row_start(row, lane, residual_row, residual_lane, ALIGN)
+    o_y = row_start(row, lane, y_row, y_lane, ALIGN)
+    o_stat = row_start(row, lane, stat_row, stat_lane, 1)
+    o_affine = lane * affine_lane * ALIGN
+    o_block = tl.arange(0, BLOCK)[None, :]
+    end = cols * ALIGN
+    count = end.to(tl.float32)
+
+    seen = 0.0
+    mean = tl.zeros((1, 1), tl.float32)
+    square = tl.zeros((1, 1), tl.float32)
+    squares = tl.zeros((1, BLOCK), tl.float32)
+    for start in range(0, end, BLOCK):
+        o_col = start + o_block
+        m = o_col < end
+        h = load(p_x, o_x + o_col, m, True).to(tl.float32)
+        if p_residual is not None:
+            h = add_residual(h, load(p_residual, o_residual + o_col, m, True), p_sum, ROUND_SUM, NARROW)
+        else:
+            h = rounded_sum(h, p_sum, ROUND_SUM)
+        if p_sum is not None:
+            store(p_sum, o_y + o_col, h, m, True)
+        if CENTRED:
+            width = tl.minimum(end - start, BLOCK).to(tl.float32)
+            block_mean = tl.div_rn(row_sum(h), width)
+            deviation = centred(h, block_mean, m, True)
+            block_square = row_sum(deviation * deviation)
+            seen, mean, square = merge_moments(seen, mean, square, width, block_mean, block_square)
+        else:
+            squares += narrowed(h * h, NARROW)
+    if CENTRED:
+        if p_mean is not None:
+            tl.store(p_mean + o_stat, tl.sum(mean))
+    else:
+        square = row_sum(squares)
+    rstd = rstd_of(square, count, eps, NARROW)
+    if p_rstd is not None:
+        tl.store(p_rstd + o_stat, tl.sum(rstd))
+
+    for start in range(0, end, BLOCK):
+        o_col = start + o_block
+        m = o_col < end
+        h = load(p_x, o_x + o_col, m, True).to(tl.float32)
+        if p_residual is not None:
+            h = add_residual(h, load(p_residual, o_residual + o_col, m, True), p_sum, ROUND_SUM, NARROW)
+        else:
+            h = rounded_sum(h, p_sum, ROUND_SUM)
+        if CENTRED:
+            h = centred(h, mean, m, True)
+        weight = 1.0
+        bias = 0.0
+        if p_weight is not None:
+            weight = load_weight(p_weight, o_affine + o_col, m, offset, NARROW, True)
+        if p_bias is not None:
+            bias = load(p_bias, o_affine + o_col, m, True).to(tl.float32)
+        y = scale_and_shift(h, rstd, weight, bias, p_weight is not None, p_bias is not None, X_HAT, NARROW)
+        store(p_y, o_y + o_col, y, m, True)
+
+
+@triton.jit
+def stream_backward(
+    p_dy,
+    p_dsum,
+    p_h,
+    p_weight,
+    p_mean,
+    p_rstd,
+    p_dx,
+    p_dresidual,
+    dy_row,
+    dy_lane,
+    dsum_row,
+    dsum_lane,
+    h_row,
+    h_lane,
+    dx_row,
+    dx_lane,
+    dresidual_row,
+    dresidual_lane,
+    stat_row,
+    stat_lane,
+    affine_lane,
+    lanes,
+    cols,
+    offset,
+    CENTRED: tl.constexpr,
+    NARROW: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ALIGN: tl.constexpr,
+):
+    """dx of one row."""
+    flat = tl.program_id(0)
+    lane = flat % lanes
+    row = flat // lanes
+    o_dy = row_start(row, lane, dy_row, dy_lane, ALIGN)
+    o_h = row_start(row, lane, h_row, h_lane, ALIGN)
+    o_dx = row_start(row, lane, dx_row, dx_lane, ALIGN)
+    o_stat = row_start(row, lane, stat_row, stat_lane, 1)
+    o_affine = lane * affine_lane * ALIGN
+    o_block = tl.arange(0, BLOCK)[None, :]
+    end = cols * ALIGN
+    count = end.to(tl.float32)
+    rstd = tl.load(p_rstd + o_stat)
+    mean = 0.0
+    if CENTRED:
+        mean = tl.load(p_mean + o_stat)
+
+    dots = tl.zeros((1, BLOCK), tl.float32)
+    sums = tl.zeros((1, BLOCK), tl.float32)
+    for start in range(0, end, BLOCK):
+        o_col = start + o_block
+        m = o_col < end
+        weighted_dy = load(p_dy, o_dy + o_col, m, True).to(tl.float32)
+        if p_weight is not None:
+            weighted_dy *= load_weight(p_weight, o_affine + o_col, m, offset, NARROW, True)
+        x_hat = (load(p_h, o_h + o_col, m, True).to(tl.float32) - mean) * rstd
+        dots += weighted_dy * x_hat
+        if CENTRED:
+            sums += weighted_dy
+    mean_dot = tl.div_rn(row_sum(dots), count)
+    mean_dy = tl.div_rn(row_sum(sums), count)
+
+    for start in range(0, end, BLOCK):
+        o_col = start + o_block
+        m = o_col < end
+        weighted_dy = load(p_dy, o_dy + o_col, m, True).to(tl.float32)
+        if p_weight is not None:
+            weighted_dy *= load_weight(p_weight, o_affine + o_col, m, offset, NARROW, True)
+        x_hat = (load(p_h, o_h + o_col, m, True).to(tl.float32) - mean) * rstd
+        dh = input_gradient(weighted_dy, x_hat, rstd, mean_dot, mean_dy, CENTRED)
+        if p_dsum is not None:
+            dh += load(p_dsum, row_start(row, lane, dsum_row, dsum_lane, ALIGN) + o_col, m, True).to(tl.float32)
+        store(p_dx, o_dx + o_col, dh, m, True)
+        if p_dresidual is not None:
+            store(p_dresidual, row_start(row, lane, dresidual_row, dresidual_lane, ALIGN) + o_col, dh, m, True)
+
+
+@triton.jit
+def stream_backward_affine(
+    p_dy,
+    p_h,
+    p_mean,
+    p_rstd,
+    p_dweight,
+    p_dbias,
+    dy_row,
+    dy_lane,
+    h_row,
+    h_lane,
+    stat_row,
+    stat_lane,
+    rows,
+    lanes,
+    cols,
+    programs,
+    CENTRED: tl.constexpr,
+    X_HAT: tl.constexpr,
+    NARROW: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ALIGN: tl.constexpr,
+):
+    """Partial dW and dB: a block of columns down every `programs`-th tile of a lane's rows."""
+    end = cols * ALIGN
+    blocks = tl.cdiv(end, BLOCK)
+    partial = tl.program_id(0) // blocks  # program · lanes + lane
+    lane = partial % lanes
+    o_col = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)[None, :]
+    m_col = o_col < end
+    dweight = tl.zeros((ROWS, BLOCK), tl.float32)
+    dbias = tl.zeros((ROWS, BLOCK), tl.float32)
+    for tile in range(partial // lanes, tl.cdiv(rows, ROWS), programs):
+        row = tile * ROWS + tl.arange(0, ROWS)[:, None]
+        m_row = row < rows
+        m = m_row & m_col
+        dy = load(p_dy, row_start(row, lane, dy_row, dy_lane, ALIGN) + o_col, m, True).to(tl.float32)
+        if p_dweight is not None:
+            h = load(p_h, row_start(row, lane, h_row, h_lane, ALIGN) + o_col, m, True).to(tl.float32)
+            o_stat = row_start(row, lane, stat_row, stat_lane, 1)
+            if CENTRED:
+                h -= load(p_mean, o_stat, m_row, True)
+            dweight += dy * normalized(h, load(p_rstd, o_stat, m_row, True), X_HAT, NARROW)
+        if p_dbias is not None:
+            dbias += dy
+    o_partial = partial.to(tl.int64) * end + o_col
+    if p_dweight is not None:
+        store(p_dweight, o_partial, tl.sum(dweight, axis=0, keep_dims=True), m_col, True)
+    if p_dbias is not None:
+        store(p_dbias, o_partial, tl.sum(dbias, axis=0, keep_dims=True), m_col, True)

@@ -1,0 +1,182 @@
+"""Schedule 1, tile: a program holds whole rows in registers, one row or a block of several.
+
+Forward: one tile a program. Backward: programs stay and walk the tiles, reading x and dy once; they reduce along the
+row for dx, and down the rows for dW and dB, which stay in fp32 registers until the walk is over.
+"""
+
+import triton
+import triton.language as tl
+
+from onepass.kernels.parts import (
+    add_residual,
+    centred,
+    input_gradient,
+    load,
+    load_weight,
+    narrowed,
+    normalized,
+    rounded_sum,
+    row_start,
+    row_sum,
+    rstd_of,
+    scale_and_shift,
+    store,
+)
+
+
+@triton.jit
+def tile_forward(
+    p_x,
+    p_residual,
+    p_weight,
+    p_bias,
+    p_y,
+    p_sum,
+    p_mean,
+    p_rstd,
+    x_row,
+    x_lane,
+    residual_row,
+    residual_lane,
+    y_row,
+    y_lane,
+    stat_row,
+    stat_lane,
+    affine_lane,
+    rows,
+    lanes,
+    cols,
+    eps,
+    offset,
+    CENTRED: tl.constexpr,
+    X_HAT: tl.constexpr,
+    NARROW: tl.constexpr,
+    ROUND_SUM: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EVEN: tl.constexpr,
+    ALIGN: tl.constexpr,
+):
+    MASKED: tl.constexpr = not EVEN or ROWS > 1
+    lane = tl.program_id(0) % lanes  # neighbours in memory run next to each other
+    row = tl.program_id(0) // lanes * ROWS + tl.arange(0, ROWS)[:, None]
+    o_col = tl.arange(0, BLOCK)[None, :]
+    m_col = o_col < cols * ALIGN
+    m = (row < rows) & m_col
+    count = (cols * ALIGN).to(tl.float32)
+
+    h = load(p_x, row_start(row, lane, x_row, x_lane, ALIGN) + o_col, m, MASKED).to(tl.float32)
+    # Weight and bias are asked for before the row sums, so that their latency hides behind them.
+    weight = 1.0
+    bias = 0.0
+    o_affine = lane * affine_lane * ALIGN + o_col
+    if p_weight is not None:
+        weight = load_weight(p_weight, o_affine, m_col, offset, NARROW, not EVEN)
+    if p_bias is not None:
+        bias = load(p_bias, o_affine, m_col, not EVEN).to(tl.float32)
+    o_y = row_start(row, lane, y_row, y_lane, ALIGN) + o_col
+    if p_residual is not None:
+        residual = load(p_residual, row_start(row, lane, residual_row, residual_lane, ALIGN) + o_col, m, MASKED)
+        h = add_residual(h, residual, p_sum, ROUND_SUM, NARROW)
+    else:
+        h = rounded_sum(h, p_sum, ROUND_SUM)
+    if p_sum is not None:
+        store(p_sum, o_y, h, m, MASKED)
+
+    o_stat = row_start(row, lane, stat_row, stat_lane, 1)
+    if CENTRED:
+        mean = tl.div_rn(row_sum(h), count)
+        h = centred(h, mean, m, MASKED)
+        if p_mean is not None:
+            store(p_mean, o_stat, mean, row < rows, ROWS > 1)
+    rstd = rstd_of(row_sum(narrowed(h * h, NARROW)), count, eps, NARROW)
+    if p_rstd is not None:
+        store(p_rstd, o_stat, rstd, row < rows, ROWS > 1)
+    y = scale_and_shift(h, rstd, weight, bias, p_weight is not None, p_bias is not None, X_HAT, NARROW)
+    store(p_y, o_y, y, m, MASKED)
+
+
+@triton.jit
+def tile_backward(
+    p_dy,
+    p_dsum,
+    p_h,
+    p_weight,
+    p_mean,
+    p_rstd,
+    p_dx,
+    p_dresidual,
+    p_dweight,
+    p_dbias,
+    dy_row,
+    dy_lane,
+    dsum_row,
+    dsum_lane,
+    h_row,
+    h_lane,
+    dx_row,
+    dx_lane,
+    dresidual_row,
+    dresidual_lane,
+    stat_row,
+    stat_lane,
+    affine_lane,
+    rows,
+    lanes,
+    cols,
+    programs,
+    offset,
+    CENTRED: tl.constexpr,
+    X_HAT: tl.constexpr,
+    NARROW: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EVEN: tl.constexpr,
+    ALIGN: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    MASKED: tl.constexpr = not EVEN or ROWS > 1
+    lane = tl.program_id(0) % lanes
+    o_col = tl.arange(0, BLOCK)[None, :]
+    m_col = o_col < cols * ALIGN
+    count = (cols * ALIGN).to(tl.float32)
+    weight = 1.0
+    if p_weight is not None:
+        weight = load_weight(p_weight, lane * affine_lane * ALIGN + o_col, m_col, offset, NARROW, not EVEN)
+    dweight = tl.zeros((ROWS, BLOCK), tl.float32)
+    dbias = tl.zeros((ROWS, BLOCK), tl.float32)
+
+    for tile in tl.range(tl.program_id(0) // lanes, tl.cdiv(rows, ROWS), programs, num_stages=STAGES):
+        row = tile * ROWS + tl.arange(0, ROWS)[:, None]
+        m = (row < rows) & m_col
+        h = load(p_h, row_start(row, lane, h_row, h_lane, ALIGN) + o_col, m, MASKED).to(tl.float32)
+        dy = load(p_dy, row_start(row, lane, dy_row, dy_lane, ALIGN) + o_col, m, MASKED).to(tl.float32)
+        o_stat = row_start(row, lane, stat_row, stat_lane, 1)
+        rstd = load(p_rstd, o_stat, row < rows, ROWS > 1)
+        if CENTRED:
+            h -= load(p_mean, o_stat, row < rows, ROWS > 1)
+        x_hat = h * rstd
+        if p_dx is not None:
+            weighted_dy = dy * weight
+            mean_dot = tl.div_rn(row_sum(weighted_dy * x_hat), count)
+            mean_dy = 0.0
+            if CENTRED:
+                mean_dy = tl.div_rn(row_sum(weighted_dy), count)
+            dh = input_gradient(weighted_dy, x_hat, rstd, mean_dot, mean_dy, CENTRED)
+            if p_dsum is not None:
+                dh += load(p_dsum, row_start(row, lane, dsum_row, dsum_lane, ALIGN) + o_col, m, MASKED).to(tl.float32)
+            store(p_dx, row_start(row, lane, dx_row, dx_lane, ALIGN) + o_col, dh, m, MASKED)
+            if p_dresidual is not None:
+                o_dresidual = row_start(row, lane, dresidual_row, dresidual_lane, ALIGN) + o_col
+                store(p_dresidual, o_dresidual, dh, m, MASKED)
+        if p_dweight is not None:
+            dweight += dy * normalized(h, rstd, X_HAT, NARROW)
+        if p_dbias is not None:
+            dbias += dy
+
+    # One partial row a program; sum_partials adds them up in a fixed order.
+    o_partial = tl.program_id(0).to(tl.int64) * (cols * ALIGN) + o_col
+    if p_dweight is not None:
+        store(p_dweight, o_partial, tl.sum(dweight, axis=0, keep_dims=True), m_col, not EVEN)
+    if p_dbias is not None:
+        store(p_dbias, o_partial, tl.sum(dbias, axis=0, keep_dims=True), m_col, not EVEN)

@@ -1,0 +1,113 @@
+"""RMSNorm and LayerNorm as modules: torch.nn's, with the same arguments, parameters and state_dict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from onepass.checks import Options
+from onepass.functional import normalize
+
+
+class _Fused:
+    """What the two modules share: the extra options, and several normalized dimensions as one."""
+
+    normalized_shape: tuple[int, ...]
+    offset: float
+    cast: str
+
+    def _normalize(
+        self, centred: bool, eps: float, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None
+    ) -> Any:
+        options = Options(centred, eps, self.offset, self.cast)
+        dims = len(self.normalized_shape)
+        if tuple(x.shape[-dims:]) != tuple(self.normalized_shape):
+            raise ValueError(
+                f"x must end in the dimensions {tuple(self.normalized_shape)}, not in shape {tuple(x.shape)}"
+            )
+        if dims == 1:
+            return normalize(options, x, weight, bias, residual)
+        flat = [None if tensor is None else tensor.flatten(-dims) for tensor in (x, weight, bias, residual)]
+        result = normalize(options, *flat)  # type: ignore[arg-type]
+        if residual is None:
+            return result.view(x.shape)
+        return tuple(part.view(x.shape) for part in result)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, offset={self.offset}, cast={self.cast!r}"  # type: ignore[misc]
+
+
+class RMSNorm(_Fused, nn.RMSNorm):
+    """A `torch.nn.RMSNorm` on onepass's kernels.
+
+    `offset` and `cast` are those of `onepass.rms_norm`. With an offset the weight starts at zero where torch's starts
+    at one, so that the layer starts out the same for `offset=1.0`.
+
+    Example:
+        >>> import torch, onepass
+        >>> layer = onepass.RMSNorm(64)
+        >>> y, total = layer(torch.randn(4, 64), residual=torch.randn(4, 64))
+        >>> y.shape
+        torch.Size([4, 64])
+    """
+
+    def __init__(
+        self,
+        normalized_shape: int | list[int] | torch.Size,
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        offset: float = 0.0,
+        cast: str = "output",
+    ) -> None:
+        self.offset, self.cast = offset, cast
+        super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if self.elementwise_affine:
+            with torch.no_grad():
+                self.weight.sub_(self.offset)
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Any:
+        # As torch means None: the epsilon of the dtype in which it computes.
+        eps = torch.finfo(torch.float32).eps if self.eps is None else self.eps
+        return self._normalize(False, eps, x, self.weight, None, residual)
+
+
+class LayerNorm(_Fused, nn.LayerNorm):
+    """A `torch.nn.LayerNorm` on onepass's kernels; `offset` and `cast` are those of `onepass.layer_norm`.
+
+    Example:
+        >>> import torch, onepass
+        >>> onepass.LayerNorm((8, 64), bias=False)(torch.randn(4, 8, 64)).shape
+        torch.Size([4, 8, 64])
+    """
+
+    def __init__(
+        self,
+        normalized_shape: int | list[int] | torch.Size,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        offset: float = 0.0,
+        cast: str = "output",
+    ) -> None:
+        self.offset, self.cast = offset, cast
+        super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if self.elementwise_affine:
+            with torch.no_grad():
+                self.weight.sub_(self.offset)
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Any:
+        return self._normalize(True, self.eps, x, self.weight, self.bias, residual)

@@ -1,0 +1,140 @@
+"""The torch.library ops: for torch.compile, torch.export, dispatch modes and tensor subclasses.
+
+Two ops with schemas of a fixed arity; a tensor that a call does not have comes back empty. They are defined with
+`define`/`impl`, which costs about 2 us a call where `custom_op` costs 5. Plain eager calls do not come through here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from onepass.autograd import SECOND_DERIVATIVE, gradients_of
+from onepass.calls import Backwards, Needs
+from onepass.checks import Options, checked
+from onepass.eager import call_of
+from onepass.plan import planner
+from onepass.route import INTERPRETED
+from onepass.spec import CASTS, Norm, Problem
+
+Dtype = torch.dtype
+
+_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
+
+torch.library.define(
+    "onepass::norm",
+    "(Tensor x, Tensor? weight, Tensor? bias, Tensor? residual, bool centred, float eps, float offset, str cast, "
+    "bool round_residual, ScalarType? out_dtype, ScalarType? residual_dtype) "
+    "-> (Tensor y, Tensor sum, Tensor mean, Tensor rstd)",
+    tags=_TAGS,
+)
+torch.library.define(
+    "onepass::norm_backward",
+    "(Tensor dy, Tensor? dsum, Tensor h, Tensor? weight, Tensor mean, Tensor rstd, bool centred, float eps, "
+    "float offset, str cast, ScalarType x_dtype, ScalarType? bias_dtype, ScalarType? residual_dtype, bool per_head, "
+    "bool[4] needs) -> (Tensor dx, Tensor dresidual, Tensor dweight, Tensor dbias)",
+    tags=_TAGS,
+)
+
+
+def normalize(options: Options, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None) -> Any:
+    # `inplace_backward` and `autotune` stay behind: a functional op does not write to what it was given.
+    y, total, _, _ = torch.ops.onepass.norm(x, weight, bias, residual, *options[:7])
+    return y if residual is None and options.residual_dtype is None else (y, total)
+
+
+def _or_empty(tensor: Tensor | None, like: Tensor) -> Tensor:
+    return like.new_empty(0) if tensor is None else tensor
+
+
+def _norm(x: Tensor, weight: Any, bias: Any, residual: Any, *options: Any) -> tuple[Tensor, ...]:
+    y, total, mean, rstd = call_of(Options(*options), x, weight, bias, residual)(x, weight, bias, residual, True)
+    return y, _or_empty(total, x), _or_empty(mean, x), _or_empty(rstd, x)
+
+
+@torch.library.register_fake("onepass::norm")
+def _norm_fake(x: Tensor, weight: Any, bias: Any, residual: Any, *options: Any) -> tuple[Tensor, ...]:
+    norm, problem = checked(Options(*options), x, weight, bias, residual)
+    rstd = x.new_empty(x.shape[:-1], dtype=torch.float32)
+    return (
+        x.new_empty(x.shape, dtype=problem.y),
+        x.new_empty(0) if problem.sum is None else x.new_empty(x.shape, dtype=problem.sum),
+        torch.empty_like(rstd) if norm.centred else x.new_empty(0),
+        rstd,
+    )
+
+
+_backwards: dict[Any, Backwards] = {}
+
+
+def _norm_backward(
+    dy: Tensor, dsum: Tensor | None, h: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor,
+    centred: bool, eps: float, offset: float, cast: str, x_dtype: Dtype, bias_dtype: Dtype | None,
+    residual_dtype: Dtype | None, per_head: bool, needs: list[bool],
+) -> tuple[Tensor, ...]:  # fmt: skip
+    norm = Norm(centred, eps, offset, CASTS[cast])
+    weight_dtype = None if weight is None else weight.dtype
+    # What was normalized is x itself, or a sum in a dtype of its own; for the backward these are the same thing.
+    problem = Problem(
+        1, 1, h.shape[-1], x_dtype, dy.dtype, weight_dtype, bias_dtype, residual_dtype, h.dtype, per_head
+    )  # fmt: skip
+    key = (norm, problem, planner.generation())
+    if key not in _backwards:
+        _backwards[key] = Backwards(norm, problem)
+    backward = _backwards[key](dy, dsum, h, Needs(*needs))
+    results = backward(dy, dsum, h, weight, mean if centred else None, rstd)
+    return tuple(_or_empty(result, h) for result in results)
+
+
+@torch.library.register_fake("onepass::norm_backward")
+def _norm_backward_fake(
+    dy: Tensor, dsum: Tensor | None, h: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor,
+    centred: bool, eps: float, offset: float, cast: str, x_dtype: Dtype, bias_dtype: Dtype | None,
+    residual_dtype: Dtype | None, per_head: bool, needs: list[bool],
+) -> tuple[Tensor, ...]:  # fmt: skip
+    affine = h.shape[-2:] if per_head else h.shape[-1:]
+    shapes = (h.shape, h.shape, affine, affine)
+    dtypes = (x_dtype, residual_dtype, None if weight is None else weight.dtype, bias_dtype)
+    return tuple(
+        h.new_empty(shape, dtype=dtype) if need else h.new_empty(0)
+        for need, shape, dtype in zip(needs, shapes, dtypes, strict=True)
+    )
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    x, weight, bias, residual, centred, eps, offset, cast, _, _, residual_dtype = inputs
+    _, total, mean, rstd = output
+    ctx.mark_non_differentiable(mean, rstd)
+    ctx.set_materialize_grads(False)
+    summed = residual is not None or residual_dtype is not None
+    ctx.save_for_backward(total if summed else x, weight, mean, rstd)
+    affine = weight if weight is not None else bias
+    ctx.constants = (
+        centred, eps, offset, cast, x.dtype, None if bias is None else bias.dtype,
+        None if residual is None else residual.dtype, affine is not None and affine.dim() == 2,
+    )  # fmt: skip
+
+
+def _differentiate(ctx: Any, dy: Any, dsum: Any, *_: Any) -> tuple[Any, ...]:
+    h, weight, mean, rstd = ctx.saved_tensors
+    x_dtype, residual_dtype = ctx.constants[4], ctx.constants[6]
+
+    def launch(needs: Needs) -> Any:
+        results = torch.ops.onepass.norm_backward(dy, dsum, h, weight, mean, rstd, *ctx.constants, list(needs))
+        return tuple(result if need else None for need, result in zip(needs, results, strict=True))
+
+    wanted = ctx.needs_input_grad[:4]
+    return *gradients_of(launch, dy, dsum, x_dtype, residual_dtype, wanted), *[None] * 7
+
+
+def _refuse(ctx: Any, *gradients: Any) -> Any:
+    raise RuntimeError(SECOND_DERIVATIVE)
+
+
+torch.library.register_autograd("onepass::norm", _differentiate, setup_context=_setup_context)
+torch.library.register_autograd("onepass::norm_backward", _refuse)
+for _device in ("CUDA", "CPU") if INTERPRETED else ("CUDA",):
+    torch.library.impl("onepass::norm", _device, _norm)
+    torch.library.impl("onepass::norm_backward", _device, _norm_backward)

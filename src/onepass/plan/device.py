@@ -1,0 +1,35 @@
+"""What the planner needs to know of a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+
+@dataclass(frozen=True)
+class Device:
+    name: str
+    sms: int
+    registers: int  # of one SM
+    threads: int  # resident on one SM at the most
+    cooperative: bool  # the driver can promise that a whole grid runs at the same time
+
+
+#: What the planner is told where kernels run in Triton's interpreter: small, so that small shapes fill it.
+INTERPRETER = Device("interpreter", sms=2, registers=65536, threads=2048, cooperative=True)
+
+
+@cache
+def device_of(device: torch.device) -> Device:
+    if device.type != "cuda":
+        return INTERPRETER
+    properties = torch.cuda.get_device_properties(device)
+    return Device(
+        name=properties.name,
+        sms=properties.multi_processor_count,
+        registers=getattr(properties, "regs_per_multiprocessor", 65536),
+        threads=properties.max_threads_per_multi_processor,
+        cooperative=torch.version.hip is None,
+    )

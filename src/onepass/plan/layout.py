@@ -1,0 +1,55 @@
+"""Tensors of any leading shape as (rows, lanes, cols), without a copy wherever two strides can say it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+#: The largest alignment, in elements, that kernels are told of: 16 two-byte elements are two 16-byte accesses.
+MAX_ALIGN = 16
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Row r of lane l of tensor i begins at r · strides[i][0] + l · strides[i][1], in elements."""
+
+    rows: int
+    lanes: int
+    strides: tuple[tuple[int, int], ...]
+
+    def align(self, cols: int) -> int:
+        """The largest power of two, up to MAX_ALIGN, that divides the columns and every stride."""
+        bits = cols | MAX_ALIGN
+        for row, lane in self.strides:
+            bits |= row | lane
+        return bits & -bits
+
+
+def layout_of(shape: Sequence[int], strides: Sequence[Sequence[int]], per_lane: bool = False) -> Layout | None:
+    """The layout that all tensors of `shape` with these strides share, or None if it takes more than two levels.
+
+    `per_lane` makes the last leading dimension (the heads) the lanes. Otherwise the shorter level becomes the lanes,
+    because a program's tile reaches over rows of one lane.
+    """
+    levels: list[tuple[int, tuple[int, ...]]] = []
+    heads = len(shape) - 2 if per_lane else None
+    for axis in range(len(shape) - 1):
+        size, steps = shape[axis], tuple(stride[axis] for stride in strides)
+        if size == 1 and axis != heads:
+            continue
+        if levels and axis != heads:
+            outer_size, outer_steps = levels[-1]
+            if all(outer == size * step for outer, step in zip(outer_steps, steps, strict=True)):
+                levels[-1] = (outer_size * size, steps)
+                continue
+        levels.append((size, steps))
+    none = (1, tuple(0 for _ in strides))
+    if per_lane:
+        lanes, rows = levels[-1], levels[-2] if len(levels) > 1 else none
+    elif len(levels) == 2:
+        lanes, rows = sorted(levels, key=lambda level: level[0])
+    else:
+        lanes, rows = none, levels[-1] if levels else none
+    if len(levels) > 2:
+        return None
+    return Layout(rows[0], lanes[0], tuple(zip(rows[1], lanes[1], strict=True)))

@@ -1,0 +1,34 @@
+"""Which of three roads a call takes.
+
+    DIRECT      plain CUDA tensors in eager mode: cached launches with raw pointers
+    OPS         torch.compile, torch.export, tensor subclasses, dispatch modes: torch.library ops
+    REFERENCE   every other device, and functorch transforms: plain PyTorch
+
+With TRITON_INTERPRET=1 in the environment, CPU tensors take the kernels' roads too, in Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+import os
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+Route = Enum("Route", ["DIRECT", "OPS", "REFERENCE"])
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def route_of(x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None) -> Route:
+    if not isinstance(x, Tensor) or not (x.is_cuda or (INTERPRETED and x.device.type == "cpu")):
+        return Route.REFERENCE
+    if torch.compiler.is_compiling():
+        return Route.OPS
+    if torch._C._are_functorch_transforms_active():
+        return Route.REFERENCE
+    for tensor in (x, weight, bias, residual):
+        if tensor is not None and type(tensor) not in _PLAIN:
+            return Route.OPS
+    return Route.OPS if torch._C._len_torch_dispatch_stack() else Route.DIRECT
