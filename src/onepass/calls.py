@@ -64,6 +64,11 @@ def switches(norm: Norm, problem: Problem) -> dict[str, Any]:
     }
 
 
+def word_dtype(norm: Norm) -> torch.dtype:
+    """A word of the split schedule's mailbox: one fp32 sum, or the two of a centred norm."""
+    return torch.int64 if norm.centred else torch.int32
+
+
 def stat_strides(layout: Layout, dense: int, cols: int) -> tuple[int, int]:
     """Strides of mean and rstd, one value a row in the tensors' own order: those of a dense tensor, in rows."""
     row, lane = layout.strides[dense]
@@ -129,7 +134,7 @@ class Forward:
         run, programs, scalars, mailbox = ready
         tensors = [x, residual, weight, bias, y, total, mean, rstd]
         if mailbox:
-            tensors.append(torch.zeros(mailbox, dtype=torch.int32, device=self.device))
+            tensors.append(torch.zeros(mailbox, dtype=word_dtype(self.norm), device=self.device))
         run(programs, current_stream(self.device), *map(address, tensors), *scalars)
         return y, total, mean, rstd
 
@@ -148,17 +153,18 @@ class Forward:
         mailbox = 0
         if plan.schedule == "tile":
             function: Any = tile_forward
-            constants |= {"ROWS": plan.rows, "EVEN": plan.block == problem.cols}
+            constants |= {"ROWS": plan.rows, "EVEN": plan.block == problem.cols, "STAGES": plan.stages}
+            programs = plan.programs // problem.lanes
             scalars: tuple[Any, ...] = (
-                *strides, affine_lane, problem.rows, problem.lanes, cols, norm.eps, norm.offset,
+                *strides, affine_lane, problem.rows, problem.lanes, cols, programs, norm.eps, norm.offset,
             )  # fmt: skip
         elif plan.schedule == "split":
             function = split_forward
-            dtypes += (torch.int32,)
-            constants |= {"PEERS": power_of_two(plan.slices)}
+            dtypes += (word_dtype(norm),)
+            constants |= {"PEERS": power_of_two(plan.slices), "STAGES": plan.stages}
             groups = plan.programs // plan.slices
             scalars = (*strides, problem.rows, problem.lanes, cols, plan.slices, groups, norm.eps, norm.offset)
-            mailbox = problem.rows * problem.lanes * plan.slices * (2 if norm.centred else 1)
+            mailbox = problem.rows * problem.lanes * plan.slices
         else:
             function = stream_forward
             scalars = (*strides, affine_lane, problem.lanes, cols, norm.eps, norm.offset)
@@ -271,7 +277,7 @@ class Backward:
         if needs.dbias:
             tensors["dbias"] = torch.empty((partial_rows, problem.cols), dtype=torch.float32, device=device)
         if mailbox:
-            tensors["mailbox"] = torch.zeros(mailbox, dtype=torch.int32, device=device)
+            tensors["mailbox"] = torch.zeros(mailbox, dtype=word_dtype(self.norm), device=device)
         stream = current_stream(device)
         for run, programs, names, scalars in launches:
             run(programs, stream, *[address(tensors[name]) for name in names], *scalars)
@@ -318,9 +324,9 @@ class Backward:
             add(tile_backward, every, scalars, constants, plan)
         elif plan.schedule == "split" and needs.dx:
             partial_rows = plan.programs // plan.slices
-            mailbox = problem.rows * problem.lanes * plan.slices * (2 if norm.centred else 1)
+            mailbox = problem.rows * problem.lanes * plan.slices
             scalars = (*strides, problem.rows, problem.lanes, cols, plan.slices, partial_rows, norm.offset)
-            constants = kept | {"BLOCK": plan.block, "PEERS": power_of_two(plan.slices)}
+            constants = kept | {"BLOCK": plan.block, "PEERS": power_of_two(plan.slices), "STAGES": plan.stages}
             add(split_backward, [*every, "mailbox"], scalars, constants, plan)
         else:
             if needs.dx:
@@ -331,9 +337,8 @@ class Backward:
             if wants_affine:
                 how = planner.affine_plan(problem, device_of(self.device))
                 partial_rows = how.programs // -(-problem.cols // how.block)
-                scalars = (
-                    *divided(align, (dy, h)), *statistic, problem.rows, problem.lanes, cols, partial_rows // problem.lanes,
-                )  # fmt: skip
+                sharing = partial_rows // problem.lanes
+                scalars = (*divided(align, (dy, h)), *statistic, problem.rows, problem.lanes, cols, sharing)
                 names = ["dy", "h", *statistics, "dweight", "dbias"]
                 add(stream_backward_affine, names, scalars, kept | {"ROWS": how.rows, "BLOCK": how.block}, how)
         summing = self._prepare_sum(partial_rows) if wants_affine else None
@@ -368,5 +373,5 @@ class Backward:
             "dresidual": problem.residual if needs.dresidual else None,
             "dweight": torch.float32 if needs.dweight else None,
             "dbias": torch.float32 if needs.dbias else None,
-            "mailbox": torch.int32,
+            "mailbox": word_dtype(self.norm),
         }[name]

@@ -12,7 +12,7 @@ from onepass.calls import Forward
 from onepass.checks import Options, checked
 from onepass.plan import planner
 
-#: Calls seen so far. A training run has a handful, a server one for each number of tokens; past the limit we start over.
+#: Calls seen so far: a handful in training, one for each number of tokens in a server. Past the limit we start over.
 _calls: dict[Any, Forward] = {}
 _MAX_CALLS = 16384
 

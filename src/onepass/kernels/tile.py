@@ -1,7 +1,8 @@
 """Schedule 1, tile: a program holds whole rows in registers, one row or a block of several.
 
-Forward: one tile a program. Backward: programs stay and walk the tiles, reading x and dy once; they reduce along the
-row for dx, and down the rows for dW and dB, which stay in fp32 registers until the walk is over.
+Programs stay and walk the tiles, with the loads of the next tiles in flight (STAGES); weight and bias are loaded once,
+before the walk. The backward reads x and dy once; it reduces along the row for dx, and down the rows for dW and dB,
+which stay in fp32 registers until the walk is over.
 """
 
 import triton
@@ -46,6 +47,7 @@ def tile_forward(
     rows,
     lanes,
     cols,
+    programs,
     eps,
     offset,
     CENTRED: tl.constexpr,
@@ -56,17 +58,13 @@ def tile_forward(
     BLOCK: tl.constexpr,
     EVEN: tl.constexpr,
     ALIGN: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     MASKED: tl.constexpr = not EVEN or ROWS > 1
     lane = tl.program_id(0) % lanes  # neighbours in memory run next to each other
-    row = tl.program_id(0) // lanes * ROWS + tl.arange(0, ROWS)[:, None]
     o_col = tl.arange(0, BLOCK)[None, :]
     m_col = o_col < cols * ALIGN
-    m = (row < rows) & m_col
     count = (cols * ALIGN).to(tl.float32)
-
-    h = load(p_x, row_start(row, lane, x_row, x_lane, ALIGN) + o_col, m, MASKED).to(tl.float32)
-    # Weight and bias are asked for before the row sums, so that their latency hides behind them.
     weight = 1.0
     bias = 0.0
     o_affine = lane * affine_lane * ALIGN + o_col
@@ -74,26 +72,31 @@ def tile_forward(
         weight = load_weight(p_weight, o_affine, m_col, offset, NARROW, not EVEN)
     if p_bias is not None:
         bias = load(p_bias, o_affine, m_col, not EVEN).to(tl.float32)
-    o_y = row_start(row, lane, y_row, y_lane, ALIGN) + o_col
-    if p_residual is not None:
-        residual = load(p_residual, row_start(row, lane, residual_row, residual_lane, ALIGN) + o_col, m, MASKED)
-        h = add_residual(h, residual, p_sum, ROUND_SUM, NARROW)
-    else:
-        h = rounded_sum(h, p_sum, ROUND_SUM)
-    if p_sum is not None:
-        store(p_sum, o_y, h, m, MASKED)
 
-    o_stat = row_start(row, lane, stat_row, stat_lane, 1)
-    if CENTRED:
-        mean = tl.div_rn(row_sum(h), count)
-        h = centred(h, mean, m, MASKED)
-        if p_mean is not None:
-            store(p_mean, o_stat, mean, row < rows, ROWS > 1)
-    rstd = rstd_of(row_sum(narrowed(h * h, NARROW)), count, eps, NARROW)
-    if p_rstd is not None:
-        store(p_rstd, o_stat, rstd, row < rows, ROWS > 1)
-    y = scale_and_shift(h, rstd, weight, bias, p_weight is not None, p_bias is not None, X_HAT, NARROW)
-    store(p_y, o_y, y, m, MASKED)
+    for tile in tl.range(tl.program_id(0) // lanes, tl.cdiv(rows, ROWS), programs, num_stages=STAGES):
+        row = tile * ROWS + tl.arange(0, ROWS)[:, None]
+        m = (row < rows) & m_col
+        h = load(p_x, row_start(row, lane, x_row, x_lane, ALIGN) + o_col, m, MASKED).to(tl.float32)
+        if p_residual is not None:
+            residual = load(p_residual, row_start(row, lane, residual_row, residual_lane, ALIGN) + o_col, m, MASKED)
+            h = add_residual(h, residual, p_sum, ROUND_SUM, NARROW)
+        else:
+            h = rounded_sum(h, p_sum, ROUND_SUM)
+        o_y = row_start(row, lane, y_row, y_lane, ALIGN) + o_col
+        if p_sum is not None:
+            store(p_sum, o_y, h, m, MASKED)
+
+        o_stat = row_start(row, lane, stat_row, stat_lane, 1)
+        if CENTRED:
+            mean = tl.div_rn(row_sum(h), count)
+            h = centred(h, mean, m, MASKED)
+            if p_mean is not None:
+                store(p_mean, o_stat, mean, row < rows, ROWS > 1)
+        rstd = rstd_of(row_sum(narrowed(h * h, NARROW)), count, eps, NARROW)
+        if p_rstd is not None:
+            store(p_rstd, o_stat, rstd, row < rows, ROWS > 1)
+        y = scale_and_shift(h, rstd, weight, bias, p_weight is not None, p_bias is not None, X_HAT, NARROW)
+        store(p_y, o_y, y, m, MASKED)
 
 
 @triton.jit

@@ -13,12 +13,12 @@ class Device:
     name: str
     sms: int
     registers: int  # of one SM
-    threads: int  # resident on one SM at the most
+    shared: int  # bytes of shared memory of one SM
     cooperative: bool  # the driver can promise that a whole grid runs at the same time
 
 
 #: What the planner is told where kernels run in Triton's interpreter: small, so that small shapes fill it.
-INTERPRETER = Device("interpreter", sms=2, registers=65536, threads=2048, cooperative=True)
+INTERPRETER = Device("interpreter", sms=2, registers=65536, shared=233472, cooperative=True)
 
 
 @cache
@@ -30,6 +30,6 @@ def device_of(device: torch.device) -> Device:
         name=properties.name,
         sms=properties.multi_processor_count,
         registers=getattr(properties, "regs_per_multiprocessor", 65536),
-        threads=properties.max_threads_per_multi_processor,
+        shared=properties.shared_memory_per_multiprocessor,
         cooperative=torch.version.hip is None,
     )

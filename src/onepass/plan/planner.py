@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+import torch
+
 from onepass.plan.device import Device
 from onepass.spec import Problem
 
@@ -40,64 +42,56 @@ class Plan:
 
 @dataclass(frozen=True)
 class Tile:
-    """A tile shape for rows of up to `cols` columns."""
+    """A tile for rows of up to `cols` columns, or a slice of `cols` columns of a wider row."""
 
     cols: int
     rows: int
     warps: int
-    programs_per_sm: int = 0  # backward: how many programs walk the rows, on each SM
-    stages: int = 1
+    programs_per_sm: int
+    stages: int
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    #: Up to here a program takes a block of rows, once there are enough rows: one row is too little work for one
-    #: program (Liger's PR #1238 found 40 to 80 % there). Columns, padded to a power of two.
+    #: Up to here a program takes a block of rows: one row is too little work for it (Liger's PR #1238 found 40 to 80 %
+    #: there). Columns, padded to a power of two.
     block_row_max_cols: int = 512
-    #: From this many rows on the block-row path takes its full tile. Below, the smallest tile that gives each thread
-    #: one vector spreads a small problem over more SMs.
+    #: From this many rows on, that block is the full one. Below, it is the smallest that gives each thread one vector,
+    #: which spreads a small problem over more SMs.
     block_row_min_rows: int = 4096
-    #: Elements of a full block-row tile: 32 a thread.
+    #: Elements of a full block: 32 a thread.
     block_row_elements: int = 4096
-    block_row_warps: int = 4
+    block_row: Tile = Tile(512, 1, 4, 8, 2)
 
-    #: Forward, one row a program.
+    #: Forward, one row at a time.
     forward_tiles: tuple[Tile, ...] = (
-        Tile(1024, 1, 4),
-        Tile(2048, 1, 4),
-        Tile(4096, 1, 8),
-        Tile(8192, 1, 8),
-        Tile(16384, 1, 16),
-        Tile(32768, 1, 32),
+        Tile(1024, 1, 4, 8, 2),
+        Tile(2048, 1, 4, 8, 2),
+        Tile(4096, 1, 8, 4, 2),
+        Tile(8192, 1, 8, 2, 2),
+        Tile(16384, 1, 16, 1, 3),
+        Tile(32768, 1, 32, 1, 3),
     )
-    #: Wider rows than the last tile do not fit one program's registers.
-    forward_slice: int = 8192
-    forward_slice_warps: int = 8
-    forward_slice_programs_per_sm: int = 2
+    #: Wider rows than the last tile do not fit one program's registers: programs share a row, a slice each.
+    forward_slice: Tile = Tile(8192, 1, 8, 2, 3)
 
     backward_tiles: tuple[Tile, ...] = (
         Tile(64, 32, 4, 4, 3),
-        Tile(128, 16, 4, 4, 3),
-        Tile(256, 8, 4, 4, 3),
-        Tile(512, 4, 4, 4, 3),
-        Tile(1024, 2, 4, 4, 3),
-        Tile(2048, 1, 4, 4, 3),
+        Tile(128, 16, 8, 2, 4),
+        Tile(256, 8, 2, 4, 3),
+        Tile(512, 4, 2, 4, 3),
+        Tile(1024, 4, 4, 2, 3),
+        Tile(2048, 1, 4, 3, 3),
         Tile(4096, 2, 8, 1, 3),
         Tile(8192, 1, 16, 1, 3),
-        Tile(16384, 1, 16, 1, 3),
     )
-    backward_slice: int = 2048
-    backward_slice_warps: int = 4
-    backward_slice_programs_per_sm: int = 4
+    backward_slice: Tile = Tile(2048, 1, 4, 3, 3)
 
-    #: Stream: columns a program takes at a time.
+    #: Stream: columns that a program takes at a time.
     stream_block: int = 4096
     stream_warps: int = 8
-    #: Column sums for dW in the stream schedule: tile, and how many programs share a column block.
-    affine_rows: int = 8
-    affine_block: int = 256
-    affine_warps: int = 4
-    affine_programs_per_sm: int = 4
+    #: Column sums for dW in the stream schedule.
+    stream_affine: Tile = Tile(256, 8, 4, 4, 1)
 
     #: The sum of partials: tall, narrow tiles, because few columns must still fill the GPU.
     partials_rows: int = 64
@@ -140,61 +134,77 @@ def power_of_two(number: int) -> int:
 def forward_plan(problem: Problem, device: Device, align: int) -> Plan:
     t = _thresholds
     block = power_of_two(problem.cols)
-    if block <= min(t.block_row_max_cols, t.forward_tiles[-1].cols):
-        return _block_rows(problem, block, align)
+    column = problem.x.itemsize + _itemsize(problem.residual)
+    if block <= t.block_row_max_cols:
+        return _walk(problem, device, _block_row(problem, block, align), block, column)
     for tile in t.forward_tiles:
         if block <= tile.cols:
-            warps = max(1, tile.warps * block // tile.cols)
-            return Plan("tile", tile.rows, block, warps, _cdiv(problem.rows, tile.rows) * problem.lanes)
-    return _wide(problem, device, t.forward_slice, t.forward_slice_warps, t.forward_slice_programs_per_sm)
-
-
-def _block_rows(problem: Problem, block: int, align: int) -> Plan:
-    """Rows of few columns. Each thread holds whole vectors, and a row lies over the same threads in either tile."""
-    t = _thresholds
-    vector = min(16 // problem.x.itemsize, align)
-    # The compiler spreads a row over as many threads as it has vectors, but no further than the program's warps reach.
-    threads_per_row = min(_cdiv(block, vector), 32 * t.block_row_warps)
-    warps = max(1, threads_per_row // 32)
-    rows = max(1, 32 * warps * vector // block)
-    if problem.rows >= t.block_row_min_rows:
-        warps, rows = t.block_row_warps, max(rows, t.block_row_elements // block)
-    return Plan("tile", rows, block, warps, _cdiv(problem.rows, rows) * problem.lanes)
+            return _walk(problem, device, tile, block, column)
+    return _wide(problem, device, t.forward_slice, column)
 
 
 def backward_plan(problem: Problem, device: Device) -> Plan:
     t = _thresholds
     block = power_of_two(problem.cols)
+    column = problem.y.itemsize + problem.h.itemsize + _itemsize(problem.sum)
     for tile in t.backward_tiles:
         if block <= tile.cols:
-            rows = max(tile.rows, tile.rows * tile.cols // block) if tile.cols <= t.block_row_max_cols else tile.rows
-            tiles = _cdiv(problem.rows, rows)
-            per_lane = max(1, min(tiles, device.sms * tile.programs_per_sm // problem.lanes))
-            return Plan("tile", rows, block, tile.warps, per_lane * problem.lanes, tile.stages)
-    return _wide(problem, device, t.backward_slice, t.backward_slice_warps, t.backward_slice_programs_per_sm)
+            return _walk(problem, device, tile, block, column)
+    return _wide(problem, device, t.backward_slice, column)
 
 
-def _wide(problem: Problem, device: Device, block: int, warps: int, programs_per_sm: int) -> Plan:
+def _block_row(problem: Problem, block: int, align: int) -> Tile:
+    """A tile of several short rows. A row lies over the same threads in the small and in the full tile."""
+    t = _thresholds
+    full = t.block_row
+    vector = min(16 // problem.x.itemsize, align)
+    # The compiler spreads a row over as many threads as it has vectors, but no further than the program's warps reach.
+    threads_per_row = min(max(1, block // vector), 32 * full.warps)
+    warps = max(1, threads_per_row // 32)
+    rows = max(1, 32 * warps * vector // block)
+    if problem.rows < t.block_row_min_rows:
+        return replace(full, cols=block, rows=rows, warps=warps)
+    return replace(full, cols=block, rows=max(rows, t.block_row_elements // block))
+
+
+def _walk(problem: Problem, device: Device, tile: Tile, block: int, column: int) -> Plan:
+    """The tile schedule: programs stay on the SMs and walk the tiles. `column` is the bytes read for one element."""
+    tiles = _cdiv(problem.rows, tile.rows)
+    programs = max(1, min(tiles, device.sms * tile.programs_per_sm // problem.lanes))
+    stages = _stages_that_fit(tile, tile.rows * block * column, device)
+    return Plan("tile", tile.rows, block, tile.warps, programs * problem.lanes, stages)
+
+
+def _wide(problem: Problem, device: Device, tile: Tile, column: int) -> Plan:
     """Split where all programs of a row can run at the same time, else stream."""
     t = _thresholds
-    slices = _cdiv(problem.cols, block)
-    resident = device.sms * programs_per_sm
+    slices = _cdiv(problem.cols, tile.cols)
+    resident = device.sms * tile.programs_per_sm
     rows = problem.rows * problem.lanes
     if device.cooperative and slices <= resident and not problem.per_lane:
-        registers = device.registers // (programs_per_sm * warps * 32)
         groups = min(rows, resident // slices)
-        return Plan("split", 1, block, warps, groups * slices, slices=slices, registers=min(registers, 255))
+        # Registers are handed out in eights.
+        registers = min(255, device.registers // (tile.programs_per_sm * tile.warps * 32) // 8 * 8)
+        stages = _stages_that_fit(tile, tile.cols * column, device)
+        return Plan("split", 1, tile.cols, tile.warps, groups * slices, stages, slices, registers)
     return Plan("stream", 1, min(power_of_two(problem.cols), t.stream_block), t.stream_warps, rows)
+
+
+def _stages_that_fit(tile: Tile, tile_bytes: int, device: Device) -> int:
+    """Each stage but the last keeps a tile of every input in shared memory, beside what reductions need of it."""
+    scratch = 1024 + 4 * tile.rows * tile.cols
+    room = device.shared // tile.programs_per_sm - scratch
+    return max(1, min(tile.stages, 1 + room // tile_bytes))
 
 
 def affine_plan(problem: Problem, device: Device) -> Plan:
     """Column sums for dW and dB in the stream schedule."""
-    t = _thresholds
-    block = min(power_of_two(problem.cols), t.affine_block)
+    tile = _thresholds.stream_affine
+    block = min(power_of_two(problem.cols), tile.cols)
     blocks = _cdiv(problem.cols, block)
-    tiles = _cdiv(problem.rows, t.affine_rows)
-    per_column = max(1, min(tiles, device.sms * t.affine_programs_per_sm // (blocks * problem.lanes)))
-    return Plan("stream", t.affine_rows, block, t.affine_warps, per_column * blocks * problem.lanes)
+    tiles = _cdiv(problem.rows, tile.rows)
+    sharing = max(1, min(tiles, device.sms * tile.programs_per_sm // (blocks * problem.lanes)))
+    return Plan("stream", tile.rows, block, tile.warps, sharing * blocks * problem.lanes)
 
 
 def partials_plan(partials: int, lanes: int, cols: int) -> Plan:
@@ -203,6 +213,10 @@ def partials_plan(partials: int, lanes: int, cols: int) -> Plan:
     block = min(power_of_two(cols), t.partials_block)
     rows = min(power_of_two(partials), t.partials_rows)
     return Plan("tile", rows, block, t.partials_warps, _cdiv(cols, block) * lanes)
+
+
+def _itemsize(dtype: torch.dtype | None) -> int:
+    return 0 if dtype is None else dtype.itemsize
 
 
 def _cdiv(a: int, b: int) -> int:

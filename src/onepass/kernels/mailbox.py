@@ -1,0 +1,84 @@
+"""The mailbox: how programs that share a row tell each other their partial sums, through global memory.
+
+A word of the mailbox is its own flag: the mailbox starts as zero bits, and a sum of +0.0 is published as -0.0, which
+adds up the same. So NaN and inf travel like any other value, and nobody waits for a word that is already there. Where
+two sums are exchanged they share one 64-bit word, so that there is one wait.
+"""
+
+import triton
+import triton.language as tl
+
+# Each thread waits for its own word. In a loop of Triton's a block of words would be read until all are there, and the
+# compiler takes threads that hold the same element to have read the same, though one may have looked too early; and it
+# does not pipeline the loads of a row loop that has another loop within it.
+WAIT_32 = tl.constexpr(
+    """{
+    .reg .pred missing;
+look:
+    ld.relaxed.gpu.global.b32 $0, [$1];
+    setp.eq.b32 missing, $0, 0;
+    @missing bra look;
+    }"""
+)
+WAIT_64 = tl.constexpr(
+    """{
+    .reg .pred missing;
+look:
+    ld.relaxed.gpu.global.b64 $0, [$1];
+    setp.eq.b64 missing, $0, 0;
+    @missing bra look;
+    }"""
+)
+
+
+@triton.jit
+def bits_of(value):
+    """The bits of a one-element block, with -0.0 for +0.0."""
+    bits = tl.sum(value).to(tl.int32, bitcast=True)
+    return tl.where(bits == 0, -2147483648, bits)
+
+
+INTERPRETED = tl.constexpr(not isinstance(bits_of, triton.JITFunction))
+
+
+@triton.jit
+def publish(p_word, value, wanted):
+    tl.atomic_xchg(p_word, bits_of(value), mask=wanted, sem="relaxed")
+
+
+@triton.jit
+def publish_pair(p_word, low, high, wanted):
+    word = (bits_of(high).to(tl.int64) << 32) | (bits_of(low).to(tl.int64) & 0xFFFFFFFF)
+    tl.atomic_xchg(p_word, word, mask=wanted, sem="relaxed")
+
+
+@triton.jit
+def collect(p_words, slices, PEERS: tl.constexpr):
+    """The peers' sums of one row, in slice order, once all are there; zero behind the last one."""
+    peer = tl.arange(0, PEERS)
+    words = wait_for(p_words + tl.minimum(peer, slices - 1))
+    return tl.where(peer < slices, words.to(tl.float32, bitcast=True), 0.0)
+
+
+@triton.jit
+def collect_pair(p_words, slices, PEERS: tl.constexpr):
+    """The same for words that hold two sums."""
+    peer = tl.arange(0, PEERS)
+    words = tl.where(peer < slices, wait_for(p_words + tl.minimum(peer, slices - 1)), 0)
+    low = words.to(tl.int32).to(tl.float32, bitcast=True)
+    high = (words >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+    return low, high
+
+
+@triton.jit
+def wait_for(p_words):
+    WIDE: tl.constexpr = p_words.dtype.element_ty == tl.int64
+    if INTERPRETED:
+        words = tl.load(p_words, volatile=True)
+        while tl.min((words != 0).to(tl.int32), axis=0) == 0:
+            words = tl.load(p_words, volatile=True)
+        return words
+    elif WIDE:
+        return tl.inline_asm_elementwise(WAIT_64, "=l,l", [p_words], dtype=tl.int64, is_pure=False, pack=1)
+    else:
+        return tl.inline_asm_elementwise(WAIT_32, "=r,l", [p_words], dtype=tl.int32, is_pure=False, pack=1)
