@@ -108,7 +108,7 @@ class Forward:
         return self.layout.align(self.problem.cols) if aligned else 1
 
     def plan(self, aligned: bool = True) -> Plan:
-        return planner.forward_plan(self.problem, device_of(self.device), self.align(aligned))
+        return planner.forward_plan(self.problem, device_of(self.device), self.norm.centred, self.align(aligned))
 
     def __call__(
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None, stats: bool
@@ -153,7 +153,8 @@ class Forward:
         mailbox = 0
         if plan.schedule == "tile":
             function: Any = tile_forward
-            constants |= {"ROWS": plan.rows, "EVEN": plan.block == problem.cols, "STAGES": plan.stages}
+            constants |= {"ROWS": plan.rows, "EVEN": plan.block == problem.cols}
+            constants |= {"WALKS": plan.walks, "STAGES": plan.stages}
             programs = plan.programs // problem.lanes
             scalars: tuple[Any, ...] = (
                 *strides, affine_lane, problem.rows, problem.lanes, cols, programs, norm.eps, norm.offset,

@@ -47,24 +47,36 @@ def narrowed(value, NARROW: tl.constexpr):
 
 
 @triton.jit
-def add_residual(x, residual, p_sum, ROUND_SUM: tl.constexpr, NARROW: tl.constexpr):
-    """h = x + residual in fp32, or rounded to the dtype in which the sum is stored."""
-    h = narrowed(x + residual.to(tl.float32), NARROW)
-    return rounded_sum(h, p_sum, ROUND_SUM)
-
-
-@triton.jit
-def rounded_sum(h, p_sum, ROUND_SUM: tl.constexpr):
+def load_rows(
+    p_x, p_residual, p_sum, row, lane, o_col, m, x_row, x_lane, residual_row, residual_lane,
+    NARROW: tl.constexpr, ROUND_SUM: tl.constexpr, MASKED: tl.constexpr, ALIGN: tl.constexpr,
+):  # fmt: skip
+    """What is to be normalized: x, or its sum with the residual, in fp32."""
+    h = load(p_x, row_start(row, lane, x_row, x_lane, ALIGN) + o_col, m, MASKED).to(tl.float32)
+    if p_residual is not None:
+        residual = load(p_residual, row_start(row, lane, residual_row, residual_lane, ALIGN) + o_col, m, MASKED)
+        h = narrowed(h + residual.to(tl.float32), NARROW)
     if ROUND_SUM:
-        return h.to(p_sum.dtype.element_ty).to(tl.float32)
-    else:
-        return h
+        h = h.to(p_sum.dtype.element_ty).to(tl.float32)
+    return h
 
 
 @triton.jit
 def load_weight(p_weight, o, m, offset, NARROW: tl.constexpr, MASKED: tl.constexpr):
     """The weight that multiplies x̂: the offset is added in fp32."""
     return narrowed(load(p_weight, o, m, MASKED).to(tl.float32) + offset, NARROW)
+
+
+@triton.jit
+def load_affine(p_weight, p_bias, o, m, offset, NARROW: tl.constexpr, MASKED: tl.constexpr):
+    """Weight and bias; one and zero, which scale_and_shift does not use, where there are none."""
+    weight = 1.0
+    bias = 0.0
+    if p_weight is not None:
+        weight = load_weight(p_weight, o, m, offset, NARROW, MASKED)
+    if p_bias is not None:
+        bias = load(p_bias, o, m, MASKED).to(tl.float32)
+    return weight, bias
 
 
 @triton.jit

@@ -13,33 +13,20 @@ import triton.language as tl
 
 from onepass.kernels.mailbox import collect, collect_pair, publish, publish_pair
 from onepass.kernels.parts import (
-    add_residual,
     centred,
     input_gradient,
     load,
+    load_affine,
+    load_rows,
     load_weight,
     narrowed,
     normalized,
-    rounded_sum,
     row_start,
     row_sum,
     rstd_of,
     scale_and_shift,
     store,
 )
-
-
-@triton.jit
-def load_slice(
-    p_x, p_residual, p_sum, x_row, x_lane, residual_row, residual_lane, row, lane, o_col, m,
-    NARROW: tl.constexpr, ROUND_SUM: tl.constexpr, ALIGN: tl.constexpr,
-):  # fmt: skip
-    h = load(p_x, row_start(row, lane, x_row, x_lane, ALIGN) + o_col, m, True).to(tl.float32)
-    if p_residual is not None:
-        residual = load(p_residual, row_start(row, lane, residual_row, residual_lane, ALIGN) + o_col, m, True)
-        return add_residual(h, residual, p_sum, ROUND_SUM, NARROW)
-    else:
-        return rounded_sum(h, p_sum, ROUND_SUM)
 
 
 @triton.jit
@@ -94,18 +81,13 @@ def split_forward(
     count = (cols * ALIGN).to(tl.float32)
     widths = tl.maximum(tl.minimum(cols * ALIGN - tl.arange(0, PEERS) * BLOCK, BLOCK), 0).to(tl.float32)
     width = tl.minimum(cols * ALIGN - own * BLOCK, BLOCK).to(tl.float32)
-    weight = 1.0
-    bias = 0.0
-    if p_weight is not None:
-        weight = load_weight(p_weight, o_col, m_col, offset, NARROW, True)
-    if p_bias is not None:
-        bias = load(p_bias, o_col, m_col, True).to(tl.float32)
+    weight, bias = load_affine(p_weight, p_bias, o_col, m_col, offset, NARROW, True)
 
     total = rows * lanes
     first = tl.program_id(0) // slices
-    h = load_slice(
-        p_x, p_residual, p_sum, x_row, x_lane, residual_row, residual_lane,
-        first // lanes, first % lanes, o_col, m_col, NARROW, ROUND_SUM, ALIGN,
+    h = load_rows(
+        p_x, p_residual, p_sum, first // lanes, first % lanes, o_col, m_col, x_row, x_lane, residual_row,
+        residual_lane, NARROW, ROUND_SUM, True, ALIGN,
     )  # fmt: skip
     p_word = p_mailbox + first.to(tl.int64) * slices + own
     publish_moments(h, p_word, width, m_col, first < total, CENTRED, NARROW)
@@ -113,9 +95,9 @@ def split_forward(
         flat = first + step * groups
         following = flat + groups
         m_following = m_col & (following < total)
-        h_following = load_slice(
-            p_x, p_residual, p_sum, x_row, x_lane, residual_row, residual_lane,
-            following // lanes, following % lanes, o_col, m_following, NARROW, ROUND_SUM, ALIGN,
+        h_following = load_rows(
+            p_x, p_residual, p_sum, following // lanes, following % lanes, o_col, m_following, x_row, x_lane,
+            residual_row, residual_lane, NARROW, ROUND_SUM, True, ALIGN,
         )  # fmt: skip
         p_word = p_mailbox + following.to(tl.int64) * slices + own
         publish_moments(h_following, p_word, width, m_following, following < total, CENTRED, NARROW)

@@ -8,15 +8,15 @@ import triton
 import triton.language as tl
 
 from onepass.kernels.parts import (
-    add_residual,
     centred,
     input_gradient,
     load,
+    load_affine,
+    load_rows,
     load_weight,
     merge_moments,
     narrowed,
     normalized,
-    rounded_sum,
     row_start,
     row_sum,
     rstd_of,
@@ -58,8 +58,6 @@ def stream_forward(
     flat = tl.program_id(0)
     lane = flat % lanes
     row = flat // lanes
-    o_x = row_start(row, lane, x_row, x_lane, ALIGN)
-    o_residual = row_start(row, lane, residual_row, residual_lane, ALIGN)
     o_y = row_start(row, lane, y_row, y_lane, ALIGN)
     o_stat = row_start(row, lane, stat_row, stat_lane, 1)
     o_affine = lane * affine_lane * ALIGN
@@ -74,11 +72,10 @@ def stream_forward(
     for start in range(0, end, BLOCK):
         o_col = start + o_block
         m = o_col < end
-        h = load(p_x, o_x + o_col, m, True).to(tl.float32)
-        if p_residual is not None:
-            h = add_residual(h, load(p_residual, o_residual + o_col, m, True), p_sum, ROUND_SUM, NARROW)
-        else:
-            h = rounded_sum(h, p_sum, ROUND_SUM)
+        h = load_rows(
+            p_x, p_residual, p_sum, row, lane, o_col, m, x_row, x_lane, residual_row, residual_lane,
+            NARROW, ROUND_SUM, True, ALIGN,
+        )  # fmt: skip
         if p_sum is not None:
             store(p_sum, o_y + o_col, h, m, True)
         if CENTRED:
@@ -101,19 +98,13 @@ def stream_forward(
     for start in range(0, end, BLOCK):
         o_col = start + o_block
         m = o_col < end
-        h = load(p_x, o_x + o_col, m, True).to(tl.float32)
-        if p_residual is not None:
-            h = add_residual(h, load(p_residual, o_residual + o_col, m, True), p_sum, ROUND_SUM, NARROW)
-        else:
-            h = rounded_sum(h, p_sum, ROUND_SUM)
+        h = load_rows(
+            p_x, p_residual, p_sum, row, lane, o_col, m, x_row, x_lane, residual_row, residual_lane,
+            NARROW, ROUND_SUM, True, ALIGN,
+        )  # fmt: skip
         if CENTRED:
             h = centred(h, mean, m, True)
-        weight = 1.0
-        bias = 0.0
-        if p_weight is not None:
-            weight = load_weight(p_weight, o_affine + o_col, m, offset, NARROW, True)
-        if p_bias is not None:
-            bias = load(p_bias, o_affine + o_col, m, True).to(tl.float32)
+        weight, bias = load_affine(p_weight, p_bias, o_affine + o_col, m, offset, NARROW, True)
         y = scale_and_shift(h, rstd, weight, bias, p_weight is not None, p_bias is not None, X_HAT, NARROW)
         store(p_y, o_y + o_col, y, m, True)
 

@@ -1,28 +1,47 @@
 """Schedule 1, tile: a program holds whole rows in registers, one row or a block of several.
 
-Programs stay and walk the tiles, with the loads of the next tiles in flight (STAGES); weight and bias are loaded once,
-before the walk. The backward reads x and dy once; it reduces along the row for dx, and down the rows for dW and dB,
-which stay in fp32 registers until the walk is over.
+Forward: a program for each tile, or programs that stay and walk the tiles (WALKS) with the loads of the next tiles in
+flight (STAGES); then weight and bias are loaded once, before the walk. The backward always walks. It reads x and dy
+once; it reduces along the row for dx, and down the rows for dW and dB, which stay in fp32 registers until the end.
 """
 
 import triton
 import triton.language as tl
 
 from onepass.kernels.parts import (
-    add_residual,
     centred,
     input_gradient,
     load,
+    load_affine,
+    load_rows,
     load_weight,
     narrowed,
     normalized,
-    rounded_sum,
     row_start,
     row_sum,
     rstd_of,
     scale_and_shift,
     store,
 )
+
+
+@triton.jit
+def normalize_rows(
+    h, weight, bias, p_y, p_sum, p_mean, p_rstd, o_y, o_stat, m, m_row, count, eps,
+    WEIGHTED: tl.constexpr, BIASED: tl.constexpr, CENTRED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr,
+    MASKED: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    if p_sum is not None:
+        store(p_sum, o_y, h, m, MASKED)
+    if CENTRED:
+        mean = tl.div_rn(row_sum(h), count)
+        h = centred(h, mean, m, MASKED)
+        if p_mean is not None:
+            store(p_mean, o_stat, mean, m_row, ROWS > 1)
+    rstd = rstd_of(row_sum(narrowed(h * h, NARROW)), count, eps, NARROW)
+    if p_rstd is not None:
+        store(p_rstd, o_stat, rstd, m_row, ROWS > 1)
+    store(p_y, o_y, scale_and_shift(h, rstd, weight, bias, WEIGHTED, BIASED, X_HAT, NARROW), m, MASKED)
 
 
 @triton.jit
@@ -58,45 +77,48 @@ def tile_forward(
     BLOCK: tl.constexpr,
     EVEN: tl.constexpr,
     ALIGN: tl.constexpr,
+    WALKS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     MASKED: tl.constexpr = not EVEN or ROWS > 1
+    WEIGHTED: tl.constexpr = p_weight is not None
+    BIASED: tl.constexpr = p_bias is not None
     lane = tl.program_id(0) % lanes  # neighbours in memory run next to each other
+    first = tl.program_id(0) // lanes
     o_col = tl.arange(0, BLOCK)[None, :]
     m_col = o_col < cols * ALIGN
-    count = (cols * ALIGN).to(tl.float32)
-    weight = 1.0
-    bias = 0.0
     o_affine = lane * affine_lane * ALIGN + o_col
-    if p_weight is not None:
-        weight = load_weight(p_weight, o_affine, m_col, offset, NARROW, not EVEN)
-    if p_bias is not None:
-        bias = load(p_bias, o_affine, m_col, not EVEN).to(tl.float32)
-
-    for tile in tl.range(tl.program_id(0) // lanes, tl.cdiv(rows, ROWS), programs, num_stages=STAGES):
-        row = tile * ROWS + tl.arange(0, ROWS)[:, None]
+    count = (cols * ALIGN).to(tl.float32)
+    if WALKS:
+        weight, bias = load_affine(p_weight, p_bias, o_affine, m_col, offset, NARROW, not EVEN)
+        for tile in tl.range(first, tl.cdiv(rows, ROWS), programs, num_stages=STAGES):
+            row = tile * ROWS + tl.arange(0, ROWS)[:, None]
+            m = (row < rows) & m_col
+            h = load_rows(
+                p_x, p_residual, p_sum, row, lane, o_col, m, x_row, x_lane, residual_row, residual_lane,
+                NARROW, ROUND_SUM, MASKED, ALIGN,
+            )  # fmt: skip
+            o_y = row_start(row, lane, y_row, y_lane, ALIGN) + o_col
+            o_stat = row_start(row, lane, stat_row, stat_lane, 1)
+            normalize_rows(
+                h, weight, bias, p_y, p_sum, p_mean, p_rstd, o_y, o_stat, m, row < rows, count, eps,
+                WEIGHTED, BIASED, CENTRED, X_HAT, NARROW, MASKED, ROWS,
+            )  # fmt: skip
+    else:
+        row = first * ROWS + tl.arange(0, ROWS)[:, None]
         m = (row < rows) & m_col
-        h = load(p_x, row_start(row, lane, x_row, x_lane, ALIGN) + o_col, m, MASKED).to(tl.float32)
-        if p_residual is not None:
-            residual = load(p_residual, row_start(row, lane, residual_row, residual_lane, ALIGN) + o_col, m, MASKED)
-            h = add_residual(h, residual, p_sum, ROUND_SUM, NARROW)
-        else:
-            h = rounded_sum(h, p_sum, ROUND_SUM)
+        h = load_rows(
+            p_x, p_residual, p_sum, row, lane, o_col, m, x_row, x_lane, residual_row, residual_lane,
+            NARROW, ROUND_SUM, MASKED, ALIGN,
+        )  # fmt: skip
+        # Weight and bias are asked for after the row, and before its sums, which hide their latency.
+        weight, bias = load_affine(p_weight, p_bias, o_affine, m_col, offset, NARROW, not EVEN)
         o_y = row_start(row, lane, y_row, y_lane, ALIGN) + o_col
-        if p_sum is not None:
-            store(p_sum, o_y, h, m, MASKED)
-
         o_stat = row_start(row, lane, stat_row, stat_lane, 1)
-        if CENTRED:
-            mean = tl.div_rn(row_sum(h), count)
-            h = centred(h, mean, m, MASKED)
-            if p_mean is not None:
-                store(p_mean, o_stat, mean, row < rows, ROWS > 1)
-        rstd = rstd_of(row_sum(narrowed(h * h, NARROW)), count, eps, NARROW)
-        if p_rstd is not None:
-            store(p_rstd, o_stat, rstd, row < rows, ROWS > 1)
-        y = scale_and_shift(h, rstd, weight, bias, p_weight is not None, p_bias is not None, X_HAT, NARROW)
-        store(p_y, o_y, y, m, MASKED)
+        normalize_rows(
+            h, weight, bias, p_y, p_sum, p_mean, p_rstd, o_y, o_stat, m, row < rows, count, eps,
+            WEIGHTED, BIASED, CENTRED, X_HAT, NARROW, MASKED, ROWS,
+        )  # fmt: skip
 
 
 @triton.jit

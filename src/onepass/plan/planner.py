@@ -27,6 +27,7 @@ class Plan:
     block: int
     warps: int
     programs: int
+    walks: bool = True  # programs stay for more than one tile
     stages: int = 1  # loads in flight, in loop iterations
     slices: int = 1  # programs that share a row
     registers: int | None = None  # a thread's limit, where the programs must fit on the GPU at once
@@ -47,36 +48,55 @@ class Tile:
     cols: int
     rows: int
     warps: int
-    programs_per_sm: int
-    stages: int
+    programs_per_sm: int | None = None  # that walk the tiles; None: a program for each tile
+    stages: int = 1
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    #: Up to here a program takes a block of rows: one row is too little work for it (Liger's PR #1238 found 40 to 80 %
-    #: there). Columns, padded to a power of two.
+    """The numbers come from sweeps on an H200, bf16, cold L2; docs/lab-notes.md has the times."""
+
+    #: Up to here (columns, padded to a power of two) a program takes a block of rows: one row is too little work for
+    #: it. Liger's PR #1238 found 40 to 80 % there.
     block_row_max_cols: int = 512
-    #: From this many rows on, that block is the full one. Below, it is the smallest that gives each thread one vector,
-    #: which spreads a small problem over more SMs.
+    #: From this many rows on, that block is the full one of the tables below. With fewer, it is the smallest that gives
+    #: each thread one vector, which spreads a small problem over more SMs.
     block_row_min_rows: int = 4096
-    #: Elements of a full block: 32 a thread.
-    block_row_elements: int = 4096
-    block_row: Tile = Tile(512, 1, 4, 8, 2)
 
-    #: Forward, one row at a time.
+    #: RMSNorm forward. Its one row sum leaves enough loads in flight with a program for each tile, and the GPU hands
+    #: out programs better than they walk: 133 us against 141 at 32,768 x 4,096.
     forward_tiles: tuple[Tile, ...] = (
-        Tile(1024, 1, 4, 8, 2),
-        Tile(2048, 1, 4, 8, 2),
-        Tile(4096, 1, 8, 4, 2),
-        Tile(8192, 1, 8, 2, 2),
-        Tile(16384, 1, 16, 1, 3),
-        Tile(32768, 1, 32, 1, 3),
+        Tile(64, 32, 4),
+        Tile(128, 16, 4),
+        Tile(256, 8, 4),
+        Tile(512, 4, 2),
+        Tile(1024, 1, 2),
+        Tile(2048, 1, 4),
+        Tile(4096, 1, 8),
+        Tile(8192, 1, 8),
+        Tile(16384, 1, 8),
+        Tile(32768, 1, 16),
     )
-    #: Wider rows than the last tile do not fit one program's registers: programs share a row, a slice each.
-    forward_slice: Tile = Tile(8192, 1, 8, 2, 3)
+    #: LayerNorm forward. The second sum waits for the first, so programs walk, with the next rows' loads in flight:
+    #: 142 us against 220 at 8,192 x 16,384.
+    centred_forward_tiles: tuple[Tile, ...] = (
+        Tile(64, 32, 1, 8, 3),
+        Tile(128, 16, 1, 8, 3),
+        Tile(256, 4, 1, 12, 4),
+        Tile(512, 4, 1, 8, 3),
+        Tile(1024, 1, 1, 16, 3),
+        Tile(2048, 1, 1, 8, 3),
+        Tile(4096, 1, 4, 3, 3),
+        Tile(8192, 1, 8, 2, 3),
+        Tile(16384, 1, 16, 1, 3),
+    )
+    #: Wider rows do not fit one program's registers: programs share a row, a slice each.
+    forward_slice: Tile = Tile(2048, 1, 2, 8, 3)
+    centred_forward_slice: Tile = Tile(2048, 1, 2, 6, 3)
 
+    #: Backward: the tile's rows times columns is also the size of dW's accumulator in registers.
     backward_tiles: tuple[Tile, ...] = (
-        Tile(64, 32, 4, 4, 3),
+        Tile(64, 32, 8, 2, 4),
         Tile(128, 16, 8, 2, 4),
         Tile(256, 8, 2, 4, 3),
         Tile(512, 4, 2, 4, 3),
@@ -85,7 +105,7 @@ class Thresholds:
         Tile(4096, 2, 8, 1, 3),
         Tile(8192, 1, 16, 1, 3),
     )
-    backward_slice: Tile = Tile(2048, 1, 4, 3, 3)
+    backward_slice: Tile = Tile(2048, 1, 2, 4, 3)
 
     #: Stream: columns that a program takes at a time.
     stream_block: int = 4096
@@ -131,16 +151,14 @@ def power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-def forward_plan(problem: Problem, device: Device, align: int) -> Plan:
+def forward_plan(problem: Problem, device: Device, centred: bool, align: int) -> Plan:
     t = _thresholds
     block = power_of_two(problem.cols)
     column = problem.x.itemsize + _itemsize(problem.residual)
-    if block <= t.block_row_max_cols:
-        return _walk(problem, device, _block_row(problem, block, align), block, column)
-    for tile in t.forward_tiles:
+    for tile in t.centred_forward_tiles if centred else t.forward_tiles:
         if block <= tile.cols:
-            return _walk(problem, device, tile, block, column)
-    return _wide(problem, device, t.forward_slice, column)
+            return _walk(problem, device, _batch_invariant(problem, tile, block, align), block, column)
+    return _wide(problem, device, t.centred_forward_slice if centred else t.forward_slice, column)
 
 
 def backward_plan(problem: Problem, device: Device) -> Plan:
@@ -153,47 +171,50 @@ def backward_plan(problem: Problem, device: Device) -> Plan:
     return _wide(problem, device, t.backward_slice, column)
 
 
-def _block_row(problem: Problem, block: int, align: int) -> Tile:
-    """A tile of several short rows. A row lies over the same threads in the small and in the full tile."""
-    t = _thresholds
-    full = t.block_row
+def _batch_invariant(problem: Problem, tile: Tile, block: int, align: int) -> Tile:
+    """The tile for many or for few short rows. A row lies over the same threads in both, so its bits are the same."""
+    if block > _thresholds.block_row_max_cols:
+        return tile
     vector = min(16 // problem.x.itemsize, align)
     # The compiler spreads a row over as many threads as it has vectors, but no further than the program's warps reach.
-    threads_per_row = min(max(1, block // vector), 32 * full.warps)
+    threads_per_row = min(max(1, block // vector), 32 * tile.warps)
     warps = max(1, threads_per_row // 32)
     rows = max(1, 32 * warps * vector // block)
-    if problem.rows < t.block_row_min_rows:
-        return replace(full, cols=block, rows=rows, warps=warps)
-    return replace(full, cols=block, rows=max(rows, t.block_row_elements // block))
+    if problem.rows < _thresholds.block_row_min_rows:
+        return replace(tile, rows=rows, warps=warps)
+    return replace(tile, rows=max(rows * tile.warps // warps, tile.rows * tile.cols // block))
 
 
 def _walk(problem: Problem, device: Device, tile: Tile, block: int, column: int) -> Plan:
-    """The tile schedule: programs stay on the SMs and walk the tiles. `column` is the bytes read for one element."""
-    tiles = _cdiv(problem.rows, tile.rows)
-    programs = max(1, min(tiles, device.sms * tile.programs_per_sm // problem.lanes))
-    stages = _stages_that_fit(tile, tile.rows * block * column, device)
-    return Plan("tile", tile.rows, block, tile.warps, programs * problem.lanes, stages)
+    """The tile schedule: programs walk the tiles of a lane. `column` is the bytes read for one element."""
+    programs = tiles = _cdiv(problem.rows, tile.rows)
+    stages = 1
+    if tile.programs_per_sm is not None:
+        programs = max(1, min(tiles, device.sms * tile.programs_per_sm // problem.lanes))
+        stages = _stages_that_fit(tile, tile.programs_per_sm, tile.rows * block * column, device)
+    walks = tile.programs_per_sm is not None
+    return Plan("tile", tile.rows, block, tile.warps, programs * problem.lanes, walks, stages)
 
 
 def _wide(problem: Problem, device: Device, tile: Tile, column: int) -> Plan:
     """Split where all programs of a row can run at the same time, else stream."""
     t = _thresholds
+    per_sm = tile.programs_per_sm or 0
     slices = _cdiv(problem.cols, tile.cols)
-    resident = device.sms * tile.programs_per_sm
+    resident = device.sms * per_sm
     rows = problem.rows * problem.lanes
     if device.cooperative and slices <= resident and not problem.per_lane:
         groups = min(rows, resident // slices)
-        # Registers are handed out in eights.
-        registers = min(255, device.registers // (tile.programs_per_sm * tile.warps * 32) // 8 * 8)
-        stages = _stages_that_fit(tile, tile.cols * column, device)
-        return Plan("split", 1, tile.cols, tile.warps, groups * slices, stages, slices, registers)
+        registers = device.registers // (per_sm * tile.warps * 32) // 8 * 8  # they are handed out in eights
+        stages = _stages_that_fit(tile, per_sm, tile.cols * column, device)
+        return Plan("split", 1, tile.cols, tile.warps, groups * slices, True, stages, slices, min(255, registers))
     return Plan("stream", 1, min(power_of_two(problem.cols), t.stream_block), t.stream_warps, rows)
 
 
-def _stages_that_fit(tile: Tile, tile_bytes: int, device: Device) -> int:
+def _stages_that_fit(tile: Tile, programs_per_sm: int, tile_bytes: int, device: Device) -> int:
     """Each stage but the last keeps a tile of every input in shared memory, beside what reductions need of it."""
     scratch = 1024 + 4 * tile.rows * tile.cols
-    room = device.shared // tile.programs_per_sm - scratch
+    room = device.shared // programs_per_sm - scratch
     return max(1, min(tile.stages, 1 + room // tile_bytes))
 
 
@@ -203,7 +224,7 @@ def affine_plan(problem: Problem, device: Device) -> Plan:
     block = min(power_of_two(problem.cols), tile.cols)
     blocks = _cdiv(problem.cols, block)
     tiles = _cdiv(problem.rows, tile.rows)
-    sharing = max(1, min(tiles, device.sms * tile.programs_per_sm // (blocks * problem.lanes)))
+    sharing = max(1, min(tiles, device.sms * (tile.programs_per_sm or 1) // (blocks * problem.lanes)))
     return Plan("stream", tile.rows, block, tile.warps, sharing * blocks * problem.lanes)
 
 
