@@ -58,12 +58,13 @@ class NormFunction(torch.autograd.Function):
             assert dy is not None
             return backwards(dy, dsum, h, needs)(dy, dsum, h, weight, mean, rstd)
 
-        with torch.no_grad():
-            results = gradients_of(launch, dy, dsum, problem.x, problem.residual, ctx.needs_input_grad[1:])
-        if torch.is_grad_enabled():  # create_graph=True
-            sources = [tensor for tensor in (dy, dsum, h, weight) if tensor is not None]
-            results = _Refusal.apply(len(sources), *sources, *results)
-        return None, *results
+        wanted = ctx.needs_input_grad[1:]
+        if not torch.is_grad_enabled():
+            return None, *gradients_of(launch, dy, dsum, problem.x, problem.residual, wanted)
+        with torch.no_grad():  # create_graph=True
+            results = gradients_of(launch, dy, dsum, problem.x, problem.residual, wanted)
+        sources = [tensor for tensor in (dy, dsum, h, weight) if tensor is not None]
+        return None, *_Refusal.apply(len(sources), *sources, *results)
 
 
 class _Refusal(torch.autograd.Function):

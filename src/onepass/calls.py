@@ -27,24 +27,26 @@ from onepass.spec import Norm, Problem
 Dtypes = tuple[torch.dtype | None, ...]
 
 
-def address(tensor: Tensor | None) -> Any:
-    """What a kernel is handed for a tensor: its address on a GPU, the tensor itself in the interpreter."""
-    if tensor is None or not tensor.is_cuda:
-        return tensor
-    return tensor.data_ptr()
+def handed_over(tensors: Sequence[Tensor | None], device: torch.device) -> tuple[list[Any], bool]:
+    """What kernels are given for tensors, and whether all of them begin at multiples of 16 bytes.
+
+    On a GPU that is their addresses; in the interpreter, the tensors themselves.
+    """
+    addresses = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+    bits = 0
+    for value in addresses:
+        if value is not None:
+            bits |= value
+    return addresses if device.type == "cuda" else list(tensors), bits & 15 == 0
+
+
+def is_elsewhere(device: torch.device) -> bool:
+    """Whether another GPU than this one is current."""
+    return device.type == "cuda" and torch._C._cuda_getDevice() != device.index
 
 
 def current_stream(device: torch.device) -> int:
     return torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
-
-
-def all_aligned(*tensors: Tensor | None) -> bool:
-    """Whether every tensor begins at a multiple of 16 bytes, so that kernels may use 16-byte accesses."""
-    bits = 0
-    for tensor in tensors:
-        if tensor is not None:
-            bits |= tensor.data_ptr()
-    return bits & 15 == 0
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -114,7 +116,7 @@ class Forward:
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None, stats: bool
     ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
         """y, the sum with the residual, mean and rstd; what the call does not have, or did not want, is None."""
-        if self.device.type == "cuda" and torch.cuda.current_device() != self.device.index:
+        if is_elsewhere(self.device):
             with torch.cuda.device(self.device):
                 return self(x, weight, bias, residual, stats)
         problem = self.problem
@@ -127,15 +129,15 @@ class Forward:
         if self.copies:
             x = x.contiguous()
             residual = None if residual is None else residual.contiguous()
-        aligned = all_aligned(x, weight, bias, residual)
+        handles, aligned = handed_over((x, residual, weight, bias, y, total, mean, rstd), self.device)
         ready = self._ready.get((aligned, stats))
         if ready is None:
             ready = self._ready[aligned, stats] = self._prepare(aligned, stats)
         run, programs, scalars, mailbox = ready
-        tensors = [x, residual, weight, bias, y, total, mean, rstd]
         if mailbox:
-            tensors.append(torch.zeros(mailbox, dtype=word_dtype(self.norm), device=self.device))
-        run(programs, current_stream(self.device), *map(address, tensors), *scalars)
+            words = torch.zeros(mailbox, dtype=word_dtype(self.norm), device=self.device)
+            handles += handed_over([words], self.device)[0]
+        run(programs, current_stream(self.device), *handles, *scalars)
         return y, total, mean, rstd
 
     def _prepare(self, aligned: bool, stats: bool) -> tuple[Any, int, tuple[Any, ...], int]:
@@ -204,6 +206,13 @@ class Backwards:
         return found
 
 
+#: What the kernels of a backward are handed, in this order; "dweights" and "dbiases" are partial sums.
+BACKWARD_TENSORS = (
+    "dy", "dsum", "h", "weight", "mean", "rstd", "dx", "dresidual",
+    "dweights", "dbiases", "mailbox", "dweight", "dbias",
+)  # fmt: skip
+
+
 class Backward:
     """The gradients of one normalization, ready to run."""
 
@@ -247,7 +256,7 @@ class Backward:
         self, dy: Tensor, dsum: Tensor | None, h: Tensor, weight: Tensor | None, mean: Tensor | None, rstd: Tensor
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
         """dx, dresidual, dweight, dbias; what is not needed is None."""
-        if self.device.type == "cuda" and torch.cuda.current_device() != self.device.index:
+        if is_elsewhere(self.device):
             with torch.cuda.device(self.device):
                 return self(dy, dsum, h, weight, mean, rstd)
         needs, problem, device = self.needs, self.problem, self.device
@@ -264,30 +273,24 @@ class Backward:
             dweight = torch.zeros(affine, dtype=problem.weight, device=device) if needs.dweight else None
             dbias = torch.zeros(affine, dtype=problem.bias, device=device) if needs.dbias else None
             return dx, dresidual, dweight, dbias
-        aligned = all_aligned(dy, dsum, h, weight)
+        handles, aligned = handed_over((dy, dsum, h, weight, mean, rstd, dx, dresidual), device)
         ready = self._ready.get(aligned)
         if ready is None:
             ready = self._ready[aligned] = self._prepare(aligned)
-        launches, partial_rows, mailbox, summing = ready
-        tensors: dict[str, Tensor | None] = {
-            "dy": dy, "dsum": dsum, "h": h, "weight": weight, "mean": mean, "rstd": rstd,
-            "dx": dx, "dresidual": dresidual, "dweight": None, "dbias": None, "mailbox": None,
-        }  # fmt: skip
+        launches, partial_rows, mailbox = ready
+        dweights = dbiases = words = None
         if needs.dweight:
-            tensors["dweight"] = torch.empty((partial_rows, problem.cols), dtype=torch.float32, device=device)
+            dweights = torch.empty((partial_rows, problem.cols), dtype=torch.float32, device=device)
+            dweight = torch.empty(affine, dtype=problem.weight, device=device)
         if needs.dbias:
-            tensors["dbias"] = torch.empty((partial_rows, problem.cols), dtype=torch.float32, device=device)
+            dbiases = torch.empty((partial_rows, problem.cols), dtype=torch.float32, device=device)
+            dbias = torch.empty(affine, dtype=problem.bias, device=device)
         if mailbox:
-            tensors["mailbox"] = torch.zeros(mailbox, dtype=word_dtype(self.norm), device=device)
+            words = torch.zeros(mailbox, dtype=word_dtype(self.norm), device=device)
+        handles += handed_over((dweights, dbiases, words, dweight, dbias), device)[0]
         stream = current_stream(device)
-        for run, programs, names, scalars in launches:
-            run(programs, stream, *[address(tensors[name]) for name in names], *scalars)
-        if summing is not None:
-            run, programs, scalars = summing
-            dweight = torch.empty(affine, dtype=problem.weight, device=device) if needs.dweight else None
-            dbias = torch.empty(affine, dtype=problem.bias, device=device) if needs.dbias else None
-            partials = (tensors["dweight"], tensors["dbias"], dweight, dbias)
-            run(programs, stream, *map(address, partials), *scalars)
+        for run, programs, chosen, scalars in launches:
+            run(programs, stream, *[handles[index] for index in chosen], *scalars)
         return dx, dresidual, dweight, dbias
 
     def _prepare(self, aligned: bool) -> tuple[Any, ...]:
@@ -309,9 +312,9 @@ class Backward:
                 function, tuple(self._dtype(name) for name in names), constants, warps=how.warps, aligned=aligned,
                 device=self.device, registers=how.registers, cooperative=how.schedule == "split",
             )  # fmt: skip
-            launches.append((run, how.programs, names, scalars))
+            launches.append((run, how.programs, [BACKWARD_TENSORS.index(name) for name in names], scalars))
 
-        every = ["dy", "dsum", "h", "weight", *statistics, "dx", "dresidual", "dweight", "dbias"]
+        every = ["dy", "dsum", "h", "weight", *statistics, "dx", "dresidual", "dweights", "dbiases"]
         statistic = stat_strides(self.layout, 4, problem.cols)
         strides = divided(align, (dy, dsum, h, dx, dresidual)) + statistic
         if plan.schedule == "tile":
@@ -340,25 +343,17 @@ class Backward:
                 partial_rows = how.programs // -(-problem.cols // how.block)
                 sharing = partial_rows // problem.lanes
                 scalars = (*divided(align, (dy, h)), *statistic, problem.rows, problem.lanes, cols, sharing)
-                names = ["dy", "h", *statistics, "dweight", "dbias"]
+                names = ["dy", "h", *statistics, "dweights", "dbiases"]
                 add(stream_backward_affine, names, scalars, kept | {"ROWS": how.rows, "BLOCK": how.block}, how)
-        summing = self._prepare_sum(partial_rows) if wants_affine else None
-        return launches, partial_rows, mailbox, summing
-
-    def _prepare_sum(self, partial_rows: int) -> tuple[Any, int, tuple[int, ...]]:
-        problem, needs = self.problem, self.needs
-        lanes = problem.lanes if problem.per_lane else 1
-        plan = planner.partials_plan(partial_rows // lanes, lanes, problem.cols)
-        align = Layout(1, 1, ()).align(problem.cols)
-        dtypes = (
-            torch.float32 if needs.dweight else None,
-            torch.float32 if needs.dbias else None,
-            problem.weight if needs.dweight else None,
-            problem.bias if needs.dbias else None,
-        )
-        constants = {"ROWS": plan.rows, "BLOCK": plan.block, "ALIGN": align}
-        run = kernel(sum_partials, dtypes, constants, warps=plan.warps, aligned=True, device=self.device)
-        return run, plan.programs, (partial_rows // lanes, lanes, problem.cols // align)
+        if wants_affine:
+            lanes = problem.lanes if problem.per_lane else 1
+            how = planner.partials_plan(partial_rows // lanes, lanes, problem.cols)
+            # What it reads and writes is dense, whatever the strides of the tensors above.
+            align = Layout(1, 1, ()).align(problem.cols)
+            constants = {"ROWS": how.rows, "BLOCK": how.block, "ALIGN": align}
+            scalars = (partial_rows // lanes, lanes, problem.cols // align)
+            add(sum_partials, ["dweights", "dbiases", "dweight", "dbias"], scalars, constants, how)
+        return launches, partial_rows, mailbox
 
     def _dtype(self, name: str) -> torch.dtype | None:
         """The dtype of a kernel's pointer, None where this call has no such tensor."""
@@ -372,7 +367,9 @@ class Backward:
             "rstd": torch.float32,
             "dx": problem.x if needs.dx else None,
             "dresidual": problem.residual if needs.dresidual else None,
-            "dweight": torch.float32 if needs.dweight else None,
-            "dbias": torch.float32 if needs.dbias else None,
+            "dweights": torch.float32 if needs.dweight else None,
+            "dbiases": torch.float32 if needs.dbias else None,
             "mailbox": word_dtype(self.norm),
+            "dweight": problem.weight if needs.dweight else None,
+            "dbias": problem.bias if needs.dbias else None,
         }[name]

@@ -67,12 +67,13 @@ def explain(
     if route_of(x, weight, bias, residual) is Route.REFERENCE:
         rows = x.numel() // max(1, problem.cols)
         return Explanation(norm, replace(problem, rows=rows), x.device)
-    from onepass.calls import Backward, Forward, Needs, all_aligned, contiguous_strides
+    from onepass.calls import Backward, Forward, Needs, contiguous_strides, handed_over
 
     call = Forward(norm, problem, x, residual)
     dense = contiguous_strides(x.shape)
     normalized = x.stride() if problem.sum is None else dense
     needs = Needs(True, False, weight is not None, bias is not None)
     backward = Backward(norm, call.problem, x.shape, x.device, (dense, None, normalized), needs)
-    forward = call.plan(all_aligned(x, weight, bias, residual))
+    _, aligned = handed_over((x, weight, bias, residual), x.device)
+    forward = call.plan(aligned)
     return Explanation(norm, call.problem, x.device, forward, backward.plan(), call.copies)

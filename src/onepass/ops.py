@@ -106,10 +106,10 @@ def _norm_backward_fake(
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     x, weight, bias, residual, centred, eps, offset, cast, _, _, residual_dtype = inputs
     _, total, mean, rstd = output
-    ctx.mark_non_differentiable(mean, rstd)
+    ctx.summed = residual is not None or residual_dtype is not None
+    ctx.mark_non_differentiable(*((mean, rstd) if ctx.summed else (total, mean, rstd)))
     ctx.set_materialize_grads(False)
-    summed = residual is not None or residual_dtype is not None
-    ctx.save_for_backward(total if summed else x, weight, mean, rstd)
+    ctx.save_for_backward(total if ctx.summed else x, weight, mean, rstd)
     affine = weight if weight is not None else bias
     ctx.constants = (
         centred, eps, offset, cast, x.dtype, None if bias is None else bias.dtype,
@@ -120,6 +120,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 def _differentiate(ctx: Any, dy: Any, dsum: Any, *_: Any) -> tuple[Any, ...]:
     h, weight, mean, rstd = ctx.saved_tensors
     x_dtype, residual_dtype = ctx.constants[4], ctx.constants[6]
+    dsum = dsum if ctx.summed else None  # an absent sum is an empty tensor, and may get a gradient all the same
 
     def launch(needs: Needs) -> Any:
         results = torch.ops.onepass.norm_backward(dy, dsum, h, weight, mean, rstd, *ctx.constants, list(needs))

@@ -11,6 +11,12 @@ from torch import Tensor
 from onepass.spec import Norm
 
 
+def _mean(rows: Tensor) -> Tensor:
+    """The sum divided by N. (`mean`, and division by a number, multiply by 1/N on a GPU: not the same.)"""
+    total = rows.sum(-1, keepdim=True)
+    return total / torch.full_like(total, rows.shape[-1])
+
+
 def normalize(
     norm: Norm,
     x: Tensor,
@@ -42,8 +48,8 @@ def normalize(
             h = total.to(wide)
 
     if norm.centred:
-        h = h - h.mean(-1, keepdim=True)
-    mean_square = narrowed(narrowed(h * h).mean(-1, keepdim=True))
+        h = h - _mean(h)
+    mean_square = narrowed(_mean(narrowed(h * h)))
     rstd = narrowed(torch.rsqrt(narrowed(mean_square + norm.eps)))
     y = narrowed(h * rstd)
     x_hat = norm.x_hat_dtype(x.dtype, None if weight is None else weight.dtype)

@@ -8,8 +8,8 @@ from onepass.kernels.parts import load, store
 
 @triton.jit
 def sum_partials(
-    p_dweight_partials,
-    p_dbias_partials,
+    p_dweights,
+    p_dbiases,
     p_dweight,
     p_dbias,
     partials,
@@ -32,9 +32,9 @@ def sum_partials(
         o = (partial.to(tl.int64) * lanes + lane) * end + o_col
         m = (partial < partials) & m_col
         if p_dweight is not None:
-            dweight += load(p_dweight_partials, o, m, True)
+            dweight += load(p_dweights, o, m, True)
         if p_dbias is not None:
-            dbias += load(p_dbias_partials, o, m, True)
+            dbias += load(p_dbiases, o, m, True)
     o_out = lane.to(tl.int64) * end + o_col
     if p_dweight is not None:
         store(p_dweight, o_out, tl.sum(dweight, axis=0, keep_dims=True), m_col, True)

@@ -164,8 +164,8 @@ def split_backward(
     p_rstd,
     p_dx,
     p_dresidual,
-    p_dweight,
-    p_dbias,
+    p_dweights,
+    p_dbiases,
     p_mailbox,
     dy_row,
     dy_lane,
@@ -222,9 +222,9 @@ def split_backward(
         p_word = p_mailbox + following.to(tl.int64) * slices + own
         publish_gradients(dy_following, x_hat_following, weight, p_word, wanted, CENTRED)
 
-        if p_dweight is not None:
+        if p_dweights is not None:
             dweight += dy * normalized(x_hat, 1.0, X_HAT, NARROW)
-        if p_dbias is not None:
+        if p_dbiases is not None:
             dbias += dy
         row = flat // lanes
         lane = flat % lanes
@@ -248,7 +248,7 @@ def split_backward(
 
     # One partial row a group of programs.
     o_partial = first.to(tl.int64) * (cols * ALIGN) + o_col
-    if p_dweight is not None:
-        store(p_dweight, o_partial, dweight, m_col, True)
-    if p_dbias is not None:
-        store(p_dbias, o_partial, dbias, m_col, True)
+    if p_dweights is not None:
+        store(p_dweights, o_partial, dweight, m_col, True)
+    if p_dbiases is not None:
+        store(p_dbiases, o_partial, dbias, m_col, True)

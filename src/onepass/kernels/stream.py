@@ -193,8 +193,8 @@ def stream_backward_affine(
     p_h,
     p_mean,
     p_rstd,
-    p_dweight,
-    p_dbias,
+    p_dweights,
+    p_dbiases,
     dy_row,
     dy_lane,
     h_row,
@@ -226,16 +226,16 @@ def stream_backward_affine(
         m_row = row < rows
         m = m_row & m_col
         dy = load(p_dy, row_start(row, lane, dy_row, dy_lane, ALIGN) + o_col, m, True).to(tl.float32)
-        if p_dweight is not None:
+        if p_dweights is not None:
             h = load(p_h, row_start(row, lane, h_row, h_lane, ALIGN) + o_col, m, True).to(tl.float32)
             o_stat = row_start(row, lane, stat_row, stat_lane, 1)
             if CENTRED:
                 h -= load(p_mean, o_stat, m_row, True)
             dweight += dy * normalized(h, load(p_rstd, o_stat, m_row, True), X_HAT, NARROW)
-        if p_dbias is not None:
+        if p_dbiases is not None:
             dbias += dy
     o_partial = partial.to(tl.int64) * end + o_col
-    if p_dweight is not None:
-        store(p_dweight, o_partial, tl.sum(dweight, axis=0, keep_dims=True), m_col, True)
-    if p_dbias is not None:
-        store(p_dbias, o_partial, tl.sum(dbias, axis=0, keep_dims=True), m_col, True)
+    if p_dweights is not None:
+        store(p_dweights, o_partial, tl.sum(dweight, axis=0, keep_dims=True), m_col, True)
+    if p_dbiases is not None:
+        store(p_dbiases, o_partial, tl.sum(dbias, axis=0, keep_dims=True), m_col, True)

@@ -131,8 +131,8 @@ def tile_backward(
     p_rstd,
     p_dx,
     p_dresidual,
-    p_dweight,
-    p_dbias,
+    p_dweights,
+    p_dbiases,
     dy_row,
     dy_lane,
     dsum_row,
@@ -194,14 +194,14 @@ def tile_backward(
             if p_dresidual is not None:
                 o_dresidual = row_start(row, lane, dresidual_row, dresidual_lane, ALIGN) + o_col
                 store(p_dresidual, o_dresidual, dh, m, MASKED)
-        if p_dweight is not None:
+        if p_dweights is not None:
             dweight += dy * normalized(h, rstd, X_HAT, NARROW)
-        if p_dbias is not None:
+        if p_dbiases is not None:
             dbias += dy
 
     # One partial row a program; sum_partials adds them up in a fixed order.
     o_partial = tl.program_id(0).to(tl.int64) * (cols * ALIGN) + o_col
-    if p_dweight is not None:
-        store(p_dweight, o_partial, tl.sum(dweight, axis=0, keep_dims=True), m_col, not EVEN)
-    if p_dbias is not None:
-        store(p_dbias, o_partial, tl.sum(dbias, axis=0, keep_dims=True), m_col, not EVEN)
+    if p_dweights is not None:
+        store(p_dweights, o_partial, tl.sum(dweight, axis=0, keep_dims=True), m_col, not EVEN)
+    if p_dbiases is not None:
+        store(p_dbiases, o_partial, tl.sum(dbias, axis=0, keep_dims=True), m_col, not EVEN)
