@@ -347,7 +347,7 @@ class Backward:
                 add(stream_backward_affine, names, scalars, kept | {"ROWS": how.rows, "BLOCK": how.block}, how)
         if wants_affine:
             lanes = problem.lanes if problem.per_lane else 1
-            how = planner.partials_plan(partial_rows // lanes, lanes, problem.cols)
+            how = planner.partials_plan(lanes, problem.cols)
             # What it reads and writes is dense, whatever the strides of the tensors above.
             align = Layout(1, 1, ()).align(problem.cols)
             constants = {"ROWS": how.rows, "BLOCK": how.block, "ALIGN": align}

@@ -229,12 +229,11 @@ def affine_plan(problem: Problem, device: Device) -> Plan:
     return Plan("stream", tile.rows, block, tile.warps, sharing * blocks * problem.lanes)
 
 
-def partials_plan(partials: int, lanes: int, cols: int) -> Plan:
-    """The sum of `partials` rows of `cols` columns, for each lane."""
+def partials_plan(lanes: int, cols: int) -> Plan:
+    """The sum of partial rows of `cols` columns, for each lane; however many there are, the kernel is the same."""
     t = _thresholds
     block = min(power_of_two(cols), t.partials_block)
-    rows = min(power_of_two(partials), t.partials_rows)
-    return Plan("tile", rows, block, t.partials_warps, _cdiv(cols, block) * lanes)
+    return Plan("tile", t.partials_rows, block, t.partials_warps, _cdiv(cols, block) * lanes)
 
 
 def _itemsize(dtype: torch.dtype | None) -> int:

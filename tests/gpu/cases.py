@@ -1,0 +1,144 @@
+"""The problems that the tests of gradients, determinism, graphs and memory share, so that each is compiled once.
+
+A case names the schedule it is meant for; `on_schedule` makes the planner take it and asserts that it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+import onepass
+from gpu.exact import random_rows, random_weight
+from onepass.explain import Explanation
+from onepass.plan import planner
+
+BF16, FP32 = torch.bfloat16, torch.float32
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    op: str
+    schedule: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    bias: bool = False
+    residual: torch.dtype | None = None
+    per_head: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Tensors(NamedTuple):
+    x: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    residual: Tensor | None
+    dy: Tensor
+    dsum: Tensor | None
+
+
+#: y and the sum, or None, from x, weight, bias and residual.
+Run = Callable[..., tuple[Tensor, Tensor | None]]
+
+# Row counts divide neither a tile nor the number of programs. 4,099 rows of 128 columns take the full block-row tile;
+# 71 rows of 65,536 are more than the groups of programs that share them, so that every group walks.
+_SIZES = {"block rows": ("tile", (4099, 128)), "one row": ("tile", (517, 2880)), "split": ("split", (71, 65536)),
+          "stream": ("stream", (133, 2880))}  # fmt: skip
+
+PLAIN = {name: Case(f"{name} rms bf16", "rms_norm", *size, BF16) for name, size in _SIZES.items()}
+RESIDUAL = {
+    name: Case(f"{name} layer bf16 residual", "layer_norm", *size, BF16, bias=True, residual=BF16)
+    for name, size in _SIZES.items()
+}
+
+CASES = [
+    *PLAIN.values(),
+    *RESIDUAL.values(),
+    *(Case(f"{name} rms fp32 residual", "rms_norm", *_SIZES[name], FP32, residual=FP32) for name in _SIZES),
+    *(Case(f"{name} layer fp32", "layer_norm", *_SIZES[name], FP32, bias=True) for name in ("one row", "split")),
+    # The residual stream in fp32 beside bf16: dx and dresidual are two tensors then.
+    Case("one row rms bf16 fp32 residual", "rms_norm", "tile", (517, 2880), BF16, residual=FP32),
+    Case("block rows offset", "rms_norm", "tile", (4099, 128), BF16, options={"offset": 1.0}),
+    Case("block rows llama", "rms_norm", "tile", (4099, 128), BF16, options={"cast": "llama"}),
+    Case("block rows per head", "rms_norm", "tile", (4099, 8, 128), BF16, per_head=True),
+]
+
+
+def tensors_of(case: Case, seed: int = 0) -> Tensors:
+    affine = case.shape[-2:] if case.per_head else case.shape[-1:]
+    weight = random_weight(*affine, dtype=case.dtype, seed=seed + 1)
+    return Tensors(
+        random_rows(*case.shape, dtype=case.dtype, seed=seed),
+        weight - case.options.get("offset", 0.0),
+        random_rows(*affine, dtype=case.dtype, seed=seed + 2) if case.bias else None,
+        None if case.residual is None else random_rows(*case.shape, dtype=case.residual, seed=seed + 3),
+        random_rows(*case.shape, dtype=case.dtype, seed=seed + 4),
+        None if case.residual is None else random_rows(*case.shape, dtype=case.residual, seed=seed + 5),
+    )
+
+
+def explained(case: Case, tensors: Tensors) -> Explanation:
+    x, weight, bias, residual = tensors[:4]
+    return onepass.explain(x, weight, bias, op=case.op, residual=residual, **case.options)
+
+
+def streaming() -> Any:
+    """Thresholds under which every row is too wide for a tile, and for as many programs as can cooperate."""
+    now = planner.thresholds()
+    changes: dict[str, Any] = {}
+    for name in (entry.name for entry in fields(now)):
+        value = getattr(now, name)
+        if name.endswith("_tiles"):
+            changes[name] = (replace(value[0], cols=1),)
+        elif name.endswith("_slice"):
+            changes[name] = replace(value, cols=1)
+    return planner.override(**changes)
+
+
+@contextmanager
+def on_schedule(case: Case, tensors: Tensors) -> Iterator[Explanation]:
+    """Backward too must run inside: it is planned when it is first called."""
+    with streaming() if case.schedule == "stream" else nullcontext():
+        plan = explained(case, tensors)
+        assert plan.forward is not None and plan.backward is not None, str(plan)
+        assert (plan.forward.schedule, plan.backward.schedule) == (case.schedule, case.schedule), str(plan)
+        assert not plan.copies
+        yield plan
+
+
+def ours(case: Case) -> Run:
+    def run(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        result = getattr(onepass, case.op)(x, weight, bias, residual=residual, **case.options)
+        return result if isinstance(result, tuple) else (result, None)
+
+    return run
+
+
+def differentiated(run: Run, tensors: Tensors) -> dict[str, Tensor]:
+    """y, the sum, and the gradient of each input there is, by name."""
+    names = ("x", "weight", "bias", "residual")
+    given = zip(names, tensors[:4], strict=True)
+    leaves = {name: None if tensor is None else tensor.detach().clone().requires_grad_() for name, tensor in given}
+    y, total = run(*leaves.values())
+    outputs, upstream = ([y], [tensors.dy]) if total is None else ([y, total], [tensors.dy, tensors.dsum])
+    wanted = {name: leaf for name, leaf in leaves.items() if leaf is not None}
+    gradients = torch.autograd.grad(outputs, list(wanted.values()), upstream)
+    results = {"y": y.detach()} | ({} if total is None else {"sum": total.detach()})
+    return results | {f"d{name}": gradient for name, gradient in zip(wanted, gradients, strict=True)}
+
+
+def widened(tensors: Tensors) -> Tensors:
+    return Tensors(*(None if tensor is None else tensor.double() for tensor in tensors))  # type: ignore[arg-type]
+
+
+def with_rows(case: Case, rows: int) -> Case:
+    return replace(case, shape=(rows, *case.shape[1:]))

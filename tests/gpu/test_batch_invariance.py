@@ -1,0 +1,51 @@
+"""A row's bits depend on the row alone: not on how many rows come with it, nor where it lies, nor on the run."""
+
+import pytest
+import torch
+
+import onepass
+from gpu.cases import PLAIN, RESIDUAL, Case, differentiated, on_schedule, ours, tensors_of
+from gpu.exact import assert_same_bits, random_rows, random_weight, same_bits
+
+BF16, FP32 = torch.bfloat16, torch.float32
+
+#: Below 4,096 rows short rows take a smaller tile.
+ROW_COUNTS = (1, 7, 16, 129, 255, 300, 4096)
+BLOCK_ROWS = (64, 128, 256, 384, 512)
+ONE_ROW = (1000, 1024, 4096, 8192)
+WIDE = (32768,)  # one program or several, as the planner likes
+SPLIT = (65536,)
+RUNS = 20
+
+
+@pytest.mark.parametrize("cols", [*BLOCK_ROWS, *ONE_ROW, *WIDE, *SPLIT])
+@pytest.mark.parametrize("dtype", [BF16, FP32], ids=["bf16", "fp32"])
+@pytest.mark.parametrize("op", ["rms_norm", "layer_norm"])
+def test_row_bits_do_not_depend_on_other_rows(op: str, dtype: torch.dtype, cols: int) -> None:
+    counts = [count for count in ROW_COUNTS if cols not in SPLIT or count <= 300]
+    norm = getattr(onepass, op)
+    x, weight = random_rows(counts[-1] + 8, cols, dtype=dtype), random_weight(cols, dtype=dtype)
+    every = norm(x, weight)
+    assert bool(every.isfinite().all())
+
+    tiles = set()
+    for count in counts:
+        plan = onepass.explain(x[:count], weight, op=op).forward
+        assert plan is not None
+        assert cols in WIDE or plan.schedule == ("split" if cols in SPLIT else "tile"), str(plan)
+        tiles.add((plan.schedule, plan.rows, plan.warps))
+        for start in (0, 5, len(x) - count):
+            assert_same_bits(norm(x[start : start + count], weight), every[start : start + count])
+    assert len(tiles) == (2 if cols in BLOCK_ROWS else 1), tiles
+    assert_same_bits(norm(x.flip(0), weight).flip(0), every)
+
+
+@pytest.mark.parametrize("case", [*PLAIN.values(), *RESIDUAL.values()], ids=str)
+def test_every_run_gives_the_same_bits(case: Case) -> None:
+    tensors = tensors_of(case)
+    with on_schedule(case, tensors):
+        first = differentiated(ours(case), tensors)
+        for _ in range(RUNS - 1):
+            again = differentiated(ours(case), tensors)
+            changed = [name for name, result in first.items() if not same_bits(again[name], result)]
+            assert not changed
