@@ -237,8 +237,11 @@ class Backward:
         dense = contiguous_strides(shape)
         every = [dy, dense if dsum is None else dsum, h, dy if inplace else dense, dense]
         layout = layout_of(shape, every, problem.per_lane)
-        self.copies = layout is None or (shape[-1] > 1 and any(stride[-1] != 1 for stride in every))
-        if self.copies:  # a gradient that arrives expanded or transposed
+        # A gradient may arrive expanded or transposed. One that is written over must not be expanded in any dimension.
+        expanded = any(step == 0 and size > 1 for step, size in zip(dy, shape, strict=True))
+        sparse = shape[-1] > 1 and any(stride[-1] != 1 for stride in every)
+        self.copies = layout is None or sparse or (inplace and expanded)
+        if self.copies:
             layout = layout_of(shape, [dense] * 5, problem.per_lane)
         assert layout is not None
         self.layout: Layout = layout
@@ -333,18 +336,18 @@ class Backward:
             constants = kept | {"BLOCK": plan.block, "PEERS": power_of_two(plan.slices), "STAGES": plan.stages}
             add(split_backward, [*every, "mailbox"], scalars, constants, plan)
         else:
-            if needs.dx:
-                names = ["dy", "dsum", "h", "weight", *statistics, "dx", "dresidual"]
-                scalars = (*strides, affine_lane, problem.lanes, cols, norm.offset)
-                constants = {key: kept[key] for key in ("CENTRED", "NARROW", "ALIGN")} | {"BLOCK": plan.block}
-                add(stream_backward, names, scalars, constants, plan)
-            if wants_affine:
+            if wants_affine:  # before dx, which may be written over dy
                 how = planner.affine_plan(problem, device_of(self.device))
                 partial_rows = how.programs // -(-problem.cols // how.block)
                 sharing = partial_rows // problem.lanes
                 scalars = (*divided(align, (dy, h)), *statistic, problem.rows, problem.lanes, cols, sharing)
                 names = ["dy", "h", *statistics, "dweights", "dbiases"]
                 add(stream_backward_affine, names, scalars, kept | {"ROWS": how.rows, "BLOCK": how.block}, how)
+            if needs.dx:
+                names = ["dy", "dsum", "h", "weight", *statistics, "dx", "dresidual"]
+                scalars = (*strides, affine_lane, problem.lanes, cols, norm.offset)
+                constants = {key: kept[key] for key in ("CENTRED", "NARROW", "ALIGN")} | {"BLOCK": plan.block}
+                add(stream_backward, names, scalars, constants, plan)
         if wants_affine:
             lanes = problem.lanes if problem.per_lane else 1
             how = planner.partials_plan(lanes, problem.cols)

@@ -25,8 +25,12 @@ def call_of(
     options: Options, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None
 ) -> Forward:
     """The ready call; a new one is checked first, and nothing is launched if it is refused."""
-    key = (options, planner.generation(), _look(x), _look(weight), _look(bias), _look(residual))
-    call = _calls.get(key)
+    try:
+        key = (options, planner.generation(), _look(x), _look(weight), _look(bias), _look(residual))
+        call = _calls.get(key)
+    except (AttributeError, TypeError):  # not even a key can be made of it
+        checked(options, x, weight, bias, residual)
+        raise
     if call is None:
         norm, problem = checked(options, x, weight, bias, residual)
         if len(_calls) >= _MAX_CALLS:

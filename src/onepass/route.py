@@ -29,6 +29,6 @@ def route_of(x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Te
     if torch._C._are_functorch_transforms_active():
         return Route.REFERENCE
     for tensor in (x, weight, bias, residual):
-        if tensor is not None and type(tensor) not in _PLAIN:
+        if isinstance(tensor, Tensor) and type(tensor) not in _PLAIN:
             return Route.OPS
     return Route.OPS if torch._C._len_torch_dispatch_stack() else Route.DIRECT

@@ -31,8 +31,10 @@ def layout_of(shape: Sequence[int], strides: Sequence[Sequence[int]], per_lane: 
     `per_lane` makes the last leading dimension (the heads) the lanes. Otherwise the shorter level becomes the lanes,
     because a program's tile reaches over rows of one lane.
     """
-    levels: list[tuple[int, tuple[int, ...]]] = []
     heads = len(shape) - 2 if per_lane else None
+    if 0 in shape[:-1]:  # no rows, so strides mean nothing
+        return Layout(0, shape[heads] if heads is not None else 1, tuple((0, 0) for _ in strides))
+    levels: list[tuple[int, tuple[int, ...]]] = []
     for axis in range(len(shape) - 1):
         size, steps = shape[axis], tuple(stride[axis] for stride in strides)
         if size == 1 and axis != heads:

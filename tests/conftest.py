@@ -1,0 +1,71 @@
+"""What holds for every test outside tests/gpu: seeds, poisoned outputs, and a record of what was launched."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+# All but these call kernels with CPU tensors, which only Triton's interpreter takes: TRITON_INTERPRET=1 before pytest.
+_ANYWHERE = {f"test_{name}.py" for name in ("docs", "gpu_receipt", "layout", "planner", "reference")}
+_TESTS = {path.name for path in Path(__file__).parent.glob("test_*.py")}
+collect_ignore = [] if INTERPRETED else sorted(_TESTS - _ANYWHERE)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # The interpreter turns arrays of one element into numbers in a way that NumPy wants to give up; thousands of times.
+    config.addinivalue_line("filterwarnings", "ignore::DeprecationWarning:triton.runtime.interpreter")
+
+
+@pytest.fixture(autouse=True)
+def poisoned(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every fresh buffer is full of NaN, so that an element no kernel wrote shows up; see test_poison.py.
+
+    This is PyTorch's own switch: in deterministic mode torch.empty and its kin fill what they allocate.
+    """
+    if request.path.parent != Path(__file__).parent:  # tests/gpu has its own
+        yield
+        return
+    torch.manual_seed(0)
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@dataclass(frozen=True)
+class Launch:
+    kernel: str
+    programs: int
+    dtypes: dict[str, torch.dtype | None]  # of the kernel's pointers; None: absent
+    constants: dict[str, Any]
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
+    """The kernels that ran since the test began, in order."""
+    from onepass import calls
+    from onepass.plan import planner
+
+    seen: list[Launch] = []
+    kernel = calls.kernel
+
+    def recorded(function: Any, dtypes: Any, constants: Any, **how: Any) -> Any:
+        run = kernel(function, dtypes, constants, **how)
+
+        def launch(programs: int, stream: int, *arguments: Any) -> None:
+            pointers = dict(zip(function.arg_names, dtypes, strict=False))
+            seen.append(Launch(function.__name__, programs, pointers, dict(constants)))
+            run(programs, stream, *arguments)
+
+        return launch
+
+    monkeypatch.setattr(calls, "kernel", recorded)
+    with planner.override():  # thresholds of its own, though the same ones, so that no call is ready yet
+        yield seen

@@ -1,0 +1,43 @@
+"""What the documentation shows runs as it stands, on a CPU and without the interpreter."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from processes import run_on_plain_cpu
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def documents():
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def python_blocks():
+    """Every Python block of README.md and docs, by its place. A document that does not exist yet has none."""
+    for path in documents():
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        for match in re.finditer(r"^```(?:python|py)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+            line = text.count("\n", 0, match.start()) + 1
+            yield pytest.param(match.group(1), id=f"{path.name}:{line}")
+
+
+def test_docstring_examples_run_as_they_stand():
+    printed = run_on_plain_cpu("""
+        import doctest, json, onepass
+        runner, found = doctest.DocTestRunner(), {}
+        for name in onepass.__all__:
+            tests = doctest.DocTestFinder(recurse=False).find(getattr(onepass, name), name, globs={})
+            found[name] = [sum(len(test.examples) for test in tests), sum(runner.run(test).failed for test in tests)]
+        print("\\n" + json.dumps(found))
+    """)
+    found = json.loads(printed.splitlines()[-1])
+    assert all(examples for examples, _ in found.values()), f"a public name without an example: {found}"
+    assert not any(failed for _, failed in found.values()), printed
+
+
+@pytest.mark.parametrize("block", list(python_blocks()))
+def test_the_readme_runs_as_it_stands(block):
+    run_on_plain_cpu(block)

@@ -1,0 +1,87 @@
+"""A row's bits depend on that row alone, and the same call gives the same bits every time."""
+
+import pytest
+import torch
+
+from cases import BF16, F32, OPS, SCHEDULES, SHAPES, Case, assert_planned, call, explained, inputs_of, planned, random
+from oracle import computed
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_row_bits_do_not_depend_on_other_rows(schedule, op):
+    case = Case(op, x=BF16, bias=F32, residual=BF16)
+    rows, cols = SHAPES[schedule]
+    many = inputs_of(case, 2 * rows, cols)
+    with planned(schedule):
+        assert_planned(schedule, explained(case, many))
+        y, total = call(case, many)
+        for first, last in ((0, 1), (rows - 1, rows + 2)):
+            part = inputs_of(case, x=many.x[first:last])
+            part.weight, part.bias, part.residual = many.weight, many.bias, many.residual[first:last]
+            y_part, total_part = call(case, part)
+            assert torch.equal(y_part, y[first:last])
+            assert torch.equal(total_part, total[first:last])
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("cols", [48, 64, 150])
+def test_row_bits_are_the_same_on_both_sides_of_the_block_row_count(cols, op):
+    case = Case(op, bias=F32)
+    inputs = inputs_of(case, 11, cols)
+    seen = []
+    for schedule in ("few block rows", "many block rows"):
+        with planned(schedule):
+            seen.append((explained(case, inputs).forward.rows, call(case, inputs)[0]))
+    (few, y_few), (many, y_many) = seen
+    assert few <= many
+    assert torch.equal(y_few, y_many)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_strided_row_has_the_bits_of_a_dense_one(schedule, op):
+    case = Case(op, x=BF16, weight=BF16)
+    tokens, cols = SHAPES[schedule]
+    strided = inputs_of(case, x=random(tokens, 3, 2, cols, dtype=BF16)[:, 0])
+    dense = inputs_of(case, x=strided.x.contiguous())
+    dense.weight = strided.weight
+    with planned(schedule):
+        assert_planned(schedule, explained(case, strided))
+        assert torch.equal(call(case, strided)[0], call(case, dense)[0])
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_same_call_gives_the_same_bits(schedule, op):
+    case = Case(op, x=BF16, weight=BF16, bias=F32, residual=F32)
+    inputs = inputs_of(case, *SHAPES[schedule])
+    with planned(schedule):
+        assert_planned(schedule, explained(case, inputs))
+        first, second = vars(computed(case, inputs)), vars(computed(case, inputs))
+    for name, result in first.items():
+        assert torch.equal(result, second[name]), name
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_gradient_wishes_do_not_change_the_forward(op):
+    """Training and inference give the same numbers."""
+    case = Case(op, x=BF16, weight=BF16)
+    inputs = inputs_of(case, 3, 48)
+    assert torch.equal(call(case, inputs)[0], call(case, inputs.leaves())[0])
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_new_row_count_compiles_no_new_kernel(schedule, launches):
+    """What a kernel is compiled for: dtypes and constants. Row counts may choose between two variants at the most."""
+    case = Case("layer_norm", bias=F32)
+    cols = SHAPES[schedule][1]
+    with planned(schedule):
+        for rows in (1, 2, 4, 7):
+            computed(case, inputs_of(case, rows, cols))
+    forward = {tuple(launch.constants.items()) for launch in launches if "forward" in launch.kernel}
+    sums = {tuple(launch.constants.items()) for launch in launches if launch.kernel == "sum_partials"}
+    backward = {(launch.kernel, *launch.constants.items()) for launch in launches if "backward" in launch.kernel}
+    assert len(forward) <= 2
+    assert len(sums) == 1
+    assert len(backward) <= (2 if schedule == "stream" else 1)  # stream has two kernels

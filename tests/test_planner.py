@@ -1,0 +1,194 @@
+"""The planner as a pure function: every problem has a plan, and the row count never reaches into a row's arithmetic."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+
+from onepass.plan import planner
+from onepass.plan.device import INTERPRETER, Device
+from onepass.spec import Problem
+
+H200 = Device("H200", sms=132, registers=65536, shared=233472, cooperative=True)
+ALONE = replace(H200, name="no cooperation", cooperative=False)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+ALIGNS = (1, 2, 4, 8, 16)
+#: Every column count up to 300, then around each power of two and at odd places, up to and past the widest in use.
+COLS = sorted(
+    {*range(1, 301), 1000, 2049, 3000, 5120, 11008, 65535, 100_000, 262_144, 300_000, 1_000_000, 5_000_000}
+    | {2**power + step for power in range(8, 20) for step in (-1, 0, 1)}
+)
+norms = pytest.mark.parametrize("centred", [False, True], ids=["rms_norm", "layer_norm"])
+ROWS = (1, 7, 16, 129, 255, 300, 4095, 4096, 4097, 100_000, 2**31 - 1)
+
+
+def problem_of(rows, cols, dtype=torch.bfloat16, lanes=1, per_lane=False, residual=None):
+    return Problem(rows, lanes, cols, dtype, dtype, dtype, None, residual, residual, per_lane)
+
+
+def plans_of(problem, device):
+    """Forward of both norms, and backward."""
+    forward = [planner.forward_plan(problem, device, centred, 1) for centred in (False, True)]
+    return *forward, planner.backward_plan(problem, device)
+
+
+def power_of_two_at_least(number):
+    power = 1
+    while power < number:
+        power *= 2
+    return power
+
+
+def held_by_a_thread(plan, vector):
+    """Threads over which the compiler lays one row of a tile, and the elements of it that each one holds."""
+    threads = min(max(1, plan.block // vector), 32 * plan.warps)
+    return threads, plan.block // threads
+
+
+def plans_over_rows(cols, dtype, align, centred, device=H200):
+    return [planner.forward_plan(problem_of(rows, cols, dtype), device, centred, align) for rows in ROWS]
+
+
+@pytest.mark.parametrize("device", [H200, ALONE, INTERPRETER], ids=lambda device: device.name)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@norms
+def test_row_counts_change_nothing_about_a_row(centred, dtype, device):
+    """Batch invariance: schedule, block, threads a row and elements a thread are those of a single row."""
+    for cols, align in product(COLS, ALIGNS):
+        if cols % align:
+            continue
+        vector = min(16 // dtype.itemsize, align)
+        plans = plans_over_rows(cols, dtype, align, centred, device)
+        kept = {(p.schedule, p.block, p.slices, p.registers, *held_by_a_thread(p, vector)) for p in plans}
+        assert len(kept) == 1, (cols, align, plans)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@norms
+def test_row_counts_choose_between_two_tiles_at_the_most(centred, dtype):
+    """A kernel is compiled for what stands below: a new row count must not bring a third set of it."""
+    for cols in COLS:
+        plans = plans_over_rows(cols, dtype, 1, centred)
+        assert len({(p.rows, p.block, p.warps, p.walks, p.stages) for p in plans}) <= 2, cols
+        backward = [planner.backward_plan(problem_of(rows, cols, dtype), H200) for rows in ROWS]
+        assert len({(p.schedule, p.rows, p.block, p.warps, p.walks, p.stages) for p in backward}) == 1, cols
+
+
+@norms
+def test_only_short_rows_have_a_second_tile_and_it_starts_at_the_named_row_count(centred):
+    t = planner.thresholds()
+    for cols in COLS:
+        below, above = (
+            planner.forward_plan(problem_of(rows, cols), H200, centred, 1)
+            for rows in (t.block_row_min_rows - 1, t.block_row_min_rows)
+        )
+        if cols > t.block_row_max_cols:
+            assert (below.rows, below.warps) == (above.rows, above.warps)
+        else:
+            assert below.rows <= above.rows
+
+
+@pytest.mark.parametrize("device", [H200, ALONE, INTERPRETER], ids=lambda device: device.name)
+def test_every_number_of_columns_has_a_plan(device):
+    for cols, dtype, rows in product(COLS, DTYPES, (0, 1, 4096)):
+        problem = problem_of(rows, cols, dtype, residual=torch.float32)
+        for plan in plans_of(problem, device):
+            assert plan.schedule in ("tile", "split", "stream")
+            assert plan.block == power_of_two_at_least(plan.block), "Triton's blocks are powers of two"
+            assert plan.rows == power_of_two_at_least(plan.rows)
+            assert plan.warps in (1, 2, 4, 8, 16, 32)
+            if plan.schedule == "tile":
+                assert plan.block >= cols
+            if plan.schedule == "split":
+                assert plan.slices * plan.block >= cols > (plan.slices - 1) * plan.block
+
+
+@pytest.mark.parametrize("device", [H200, INTERPRETER], ids=lambda device: device.name)
+def test_programs_that_wait_for_each_other_fit_on_the_device_at_once(device):
+    """Else the cooperative launch is refused, or, without one, the programs wait for ever."""
+    split = 0
+    for cols, rows, lanes in product(COLS, (1, 3, 100_000), (1, 2)):
+        problem = problem_of(rows, cols, lanes=lanes)
+        for plan in plans_of(problem, device):
+            if plan.schedule != "split":
+                continue
+            split += 1
+            assert plan.programs % plan.slices == 0
+            assert plan.programs // plan.slices <= rows * lanes
+            per_sm = -(-plan.programs // device.sms)
+            assert plan.registers * plan.warps * 32 * per_sm <= device.registers
+            assert plan.registers <= 255
+    assert split, "no shape of this test was split"
+
+
+def schedules(problem, device):
+    return {plan.schedule for plan in plans_of(problem, device)}
+
+
+def test_wide_rows_split_where_programs_can_cooperate_and_stream_where_not():
+    for cols in (65_536, 262_144):
+        assert schedules(problem_of(64, cols), H200) == {"split"}
+        assert schedules(problem_of(64, cols), ALONE) == {"stream"}
+
+
+def test_a_row_too_wide_for_the_whole_device_streams():
+    assert schedules(problem_of(64, 50_000_000), H200) == {"stream"}
+
+
+def test_a_weight_for_each_head_is_never_split():
+    assert schedules(problem_of(64, 262_144, lanes=4, per_lane=True), H200) == {"stream"}
+
+
+def test_backward_programs_are_whole_lanes():
+    """A program adds up dW of one lane, so lanes must not share one."""
+    for cols, lanes in product((64, 128, 1024, 4096), (1, 3, 40, 1000)):
+        plan = planner.backward_plan(problem_of(4096, cols, lanes=lanes, per_lane=True), H200)
+        assert plan.schedule == "tile" and plan.programs % lanes == 0 and plan.programs >= lanes
+
+
+def test_column_sums_cover_every_column():
+    for cols, lanes, rows in product((1, 100, 65_536, 300_000), (1, 3), (1, 100, 100_000)):
+        plan = planner.affine_plan(problem_of(rows, cols, lanes=lanes), H200)
+        blocks = -(-cols // plan.block)
+        assert plan.programs % (blocks * lanes) == 0 and plan.programs >= blocks * lanes
+
+
+def test_sums_of_partials_cover_every_column_of_every_lane():
+    for lanes, cols in product((1, 3), (1, 33, 4096)):
+        plan = planner.partials_plan(lanes, cols)
+        assert plan.programs == lanes * -(-cols // plan.block)
+
+
+def test_thresholds_come_back_after_an_override():
+    before, number = planner.thresholds(), planner.generation()
+    with planner.override(block_row_max_cols=7) as changed:
+        assert planner.thresholds() is changed and changed.block_row_max_cols == 7
+        assert planner.generation() != number
+        with planner.override(block_row_max_cols=9):
+            assert planner.thresholds().block_row_max_cols == 9
+        assert planner.thresholds() is changed
+    assert planner.thresholds() is before and planner.generation() == number
+    with pytest.raises(KeyError), planner.override(block_row_max_cols=7):
+        raise KeyError
+    assert planner.thresholds() is before
+
+
+def test_no_two_overrides_share_a_generation():
+    """Calls are kept under their generation: were one reused, a call would run with another's plan."""
+    seen = set()
+    for _ in range(3):
+        with planner.override(block_row_max_cols=64):
+            seen.add(planner.generation())
+    assert len(seen) == 3
+
+
+def test_an_unknown_threshold_is_refused():
+    with pytest.raises(TypeError), planner.override(no_such_threshold=1):
+        pass
+
+
+def test_a_plan_reads_as_a_sentence():
+    plan = planner.Plan("split", 1, 8192, 8, 264, stages=3, slices=32)
+    assert str(plan) == "split: 1 x 8,192 tile, 8 warps, 264 programs, 32 programs a row, 3 stages"
+    assert str(planner.Plan("tile", 32, 128, 4, 1000)) == "tile: 32 x 128 tile, 4 warps, 1,000 programs"
