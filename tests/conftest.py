@@ -50,11 +50,11 @@ class Launch:
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
     """The kernels that ran since the test began, in order."""
-    from onepass import calls
+    from onepass import backward, forward
     from onepass.plan import planner
 
     seen: list[Launch] = []
-    kernel = calls.kernel
+    kernel = forward.kernel
 
     def recorded(function: Any, dtypes: Any, constants: Any, **how: Any) -> Any:
         run = kernel(function, dtypes, constants, **how)
@@ -66,6 +66,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
 
         return launch
 
-    monkeypatch.setattr(calls, "kernel", recorded)
+    monkeypatch.setattr(forward, "kernel", recorded)
+    monkeypatch.setattr(backward, "kernel", recorded)
     with planner.override():  # thresholds of its own, though the same ones, so that no call is ready yet
         yield seen

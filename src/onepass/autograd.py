@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from onepass.calls import Forward, Needs
+from onepass.backward import Needs
+from onepass.forward import Forward
 
 SECOND_DERIVATIVE = (
     "onepass has no second derivative on a GPU: compute it on the CPU, where calls are plain PyTorch, or use "

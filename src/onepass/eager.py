@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from onepass.autograd import NormFunction
-from onepass.calls import Forward
 from onepass.checks import Options, checked
+from onepass.forward import Forward
 from onepass.plan import planner
 
 #: Calls seen so far: a handful in training, one for each number of tokens in a server. Past the limit we start over.

@@ -67,7 +67,9 @@ def explain(
     if route_of(x, weight, bias, residual) is Route.REFERENCE:
         rows = x.numel() // max(1, problem.cols)
         return Explanation(norm, replace(problem, rows=rows), x.device)
-    from onepass.calls import Backward, Forward, Needs, contiguous_strides, handed_over
+    from onepass.backward import Backward, Needs
+    from onepass.forward import Forward
+    from onepass.handover import contiguous_strides, handed_over
 
     call = Forward(norm, problem, x, residual)
     dense = contiguous_strides(x.shape)

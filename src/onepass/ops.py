@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from onepass.autograd import SECOND_DERIVATIVE, gradients_of
-from onepass.calls import Backwards, Needs
+from onepass.backward import Backwards, Needs
 from onepass.checks import Options, checked
 from onepass.eager import call_of
 from onepass.plan import planner

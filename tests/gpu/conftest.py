@@ -40,4 +40,5 @@ class PoisoningTorch:
 @pytest.fixture(autouse=True)
 def poisoned_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every buffer that onepass allocates for a kernel to fill; the fill is in place and costs no memory."""
-    monkeypatch.setattr("onepass.calls.torch", PoisoningTorch())
+    monkeypatch.setattr("onepass.forward.torch", PoisoningTorch())
+    monkeypatch.setattr("onepass.backward.torch", PoisoningTorch())

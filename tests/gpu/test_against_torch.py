@@ -125,3 +125,13 @@ def test_a_row_far_from_zero_keeps_its_variance() -> None:
         wide, _ = normalize(norm, x.double(), weight.double(), wide=torch.float64)
         # x - mean cannot be better than fp32 units of the mean.
         assert_within_fp32_freedom(onepass.layer_norm(x, weight), wide, cancelled=4096 * term_size(wide))
+
+
+@pytest.mark.parametrize("dtype", [BF16, FP32])
+def test_eps_none_is_the_eps_of_torch(dtype: torch.dtype) -> None:
+    """On rows so small that eps decides the result; torch's CUDA kernel has its own idea of the default."""
+    x = (random_rows(7, 1024, dtype=FP32) * 1e-4).to(dtype)
+    ours = onepass.RMSNorm(1024, device="cuda", dtype=dtype)
+    theirs = torch.nn.RMSNorm(1024, device="cuda", dtype=dtype)
+    assert ours.eps is None and onepass.explain(x, ours.weight).forward is not None
+    torch.testing.assert_close(ours(x), theirs(x), rtol=2 * torch.finfo(dtype).eps, atol=0.0)

@@ -1,0 +1,130 @@
+"""A forward call with everything worked out that does not depend on the data: layout, plan, compiled kernel.
+
+It is built once for given shapes, strides, dtypes and options, kept in a dictionary by those who call it, and then runs
+with nothing left to do but allocate the outputs and launch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from onepass.backward import Backwards
+from onepass.handover import (
+    contiguous_strides,
+    current_stream,
+    divided,
+    handed_over,
+    is_elsewhere,
+    stat_strides,
+    switches,
+    word_dtype,
+)
+from onepass.kernels.split import split_forward
+from onepass.kernels.stream import stream_forward
+from onepass.kernels.tile import tile_forward
+from onepass.plan import planner
+from onepass.plan.device import device_of
+from onepass.plan.launch import kernel
+from onepass.plan.layout import Layout, layout_of
+from onepass.plan.planner import Plan, power_of_two
+from onepass.spec import Norm, Problem
+
+
+class Forward:
+    """One normalization, ready to run on tensors of the shapes, strides and dtypes it was built for."""
+
+    def __init__(
+        self, norm: Norm, problem: Problem, x: Tensor, residual: Tensor | None, inplace_backward: bool = False
+    ) -> None:
+        """`problem` has the dtypes right; rows and lanes are worked out here."""
+        self.norm = norm
+        self.shape = x.shape
+        self.device = x.device
+        self.empty = x.numel() == 0
+        self.copies = False
+        dense = contiguous_strides(x.shape)
+        strides = [x.stride(), dense if residual is None else residual.stride(), dense]
+        layout = layout_of(x.shape, strides, problem.per_lane)
+        if layout is None:  # more than two levels of strides: the one case that is copied
+            self.copies = True
+            layout = layout_of(x.shape, [dense] * 3, problem.per_lane)
+        assert layout is not None
+        self.layout: Layout = layout
+        self.problem = replace(problem, rows=layout.rows, lanes=layout.lanes)
+        self.backwards = Backwards(norm, self.problem, inplace_backward)
+        self._ready: dict[tuple[bool, bool], Any] = {}
+
+    def align(self, aligned: bool) -> int:
+        return self.layout.align(self.problem.cols) if aligned else 1
+
+    def plan(self, aligned: bool = True) -> Plan:
+        return planner.forward_plan(self.problem, device_of(self.device), self.norm.centred, self.align(aligned))
+
+    def __call__(
+        self, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None, stats: bool
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+        """y, the sum with the residual, mean and rstd; what the call does not have, or did not want, is None."""
+        if is_elsewhere(self.device):
+            with torch.cuda.device(self.device):
+                return self(x, weight, bias, residual, stats)
+        problem = self.problem
+        y = torch.empty(self.shape, dtype=problem.y, device=self.device)
+        total = None if problem.sum is None else torch.empty(self.shape, dtype=problem.sum, device=self.device)
+        rstd = torch.empty(self.shape[:-1], dtype=torch.float32, device=self.device) if stats else None
+        mean = torch.empty_like(rstd) if rstd is not None and self.norm.centred else None
+        if self.empty:
+            return y, total, mean, rstd
+        if self.copies:
+            x = x.contiguous()
+            residual = None if residual is None else residual.contiguous()
+        handles, aligned = handed_over((x, residual, weight, bias, y, total, mean, rstd), self.device)
+        ready = self._ready.get((aligned, stats))
+        if ready is None:
+            ready = self._ready[aligned, stats] = self._prepare(aligned, stats)
+        run, programs, scalars, mailbox = ready
+        if mailbox:
+            words = torch.zeros(mailbox, dtype=word_dtype(self.norm), device=self.device)
+            handles += handed_over([words], self.device)[0]
+        run(programs, current_stream(self.device), *handles, *scalars)
+        return y, total, mean, rstd
+
+    def _prepare(self, aligned: bool, stats: bool) -> tuple[Any, int, tuple[Any, ...], int]:
+        problem, norm, align, plan = self.problem, self.norm, self.align(aligned), self.plan(aligned)
+        statistic = torch.float32 if stats else None
+        dtypes: tuple[torch.dtype | None, ...] = (
+            problem.x, problem.residual, problem.weight, problem.bias, problem.y, problem.sum,
+            statistic if norm.centred else None, statistic,
+        )  # fmt: skip
+        constants = switches(norm, problem)
+        constants |= {"ROUND_SUM": norm.round_residual and problem.sum is not None, "BLOCK": plan.block, "ALIGN": align}
+        strides = divided(align, self.layout.strides) + stat_strides(self.layout, 2, problem.cols)
+        affine_lane = problem.cols // align if problem.per_lane else 0
+        cols = problem.cols // align
+        mailbox = 0
+        if plan.schedule == "tile":
+            function: Any = tile_forward
+            constants |= {"ROWS": plan.rows, "EVEN": plan.block == problem.cols}
+            constants |= {"WALKS": plan.walks, "STAGES": plan.stages}
+            programs = plan.programs // problem.lanes
+            scalars: tuple[Any, ...] = (
+                *strides, affine_lane, problem.rows, problem.lanes, cols, programs, norm.eps, norm.offset,
+            )  # fmt: skip
+        elif plan.schedule == "split":
+            function = split_forward
+            dtypes += (word_dtype(norm),)
+            constants |= {"PEERS": power_of_two(plan.slices), "STAGES": plan.stages}
+            groups = plan.programs // plan.slices
+            scalars = (*strides, problem.rows, problem.lanes, cols, plan.slices, groups, norm.eps, norm.offset)
+            mailbox = problem.rows * problem.lanes * plan.slices
+        else:
+            function = stream_forward
+            scalars = (*strides, affine_lane, problem.lanes, cols, norm.eps, norm.offset)
+        run = kernel(
+            function, dtypes, constants, warps=plan.warps, aligned=aligned, device=self.device,
+            registers=plan.registers, cooperative=plan.schedule == "split",
+        )  # fmt: skip
+        return run, plan.programs, scalars, mailbox
