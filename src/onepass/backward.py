@@ -9,16 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from onepass.handover import (
-    contiguous_strides,
-    current_stream,
-    divided,
-    handed_over,
-    is_elsewhere,
-    stat_strides,
-    switches,
-    word_dtype,
-)
+from onepass.handover import Place, contiguous_strides, divided, stat_strides, switches, word_dtype
 from onepass.kernels.reduce import sum_partials
 from onepass.kernels.split import split_backward
 from onepass.kernels.stream import stream_backward, stream_backward_affine
@@ -84,7 +75,7 @@ class Backward:
         self.needs = needs
         self.inplace = inplace
         self.shape = shape
-        self.device = device
+        self.place = Place(device)
         self.empty = 0 in shape
         dy, dsum, h = strides
         dense = contiguous_strides(shape)
@@ -100,28 +91,31 @@ class Backward:
         self.layout: Layout = layout
         self.problem = replace(problem, rows=layout.rows, lanes=layout.lanes)
         self._has_dsum = dsum is not None
+        self._dx_is_like_h = tuple(h) == dense and problem.h == problem.x  # as in forward.py
         self._ready: dict[bool, Any] = {}
 
     def align(self, aligned: bool) -> int:
         return self.layout.align(self.problem.cols) if aligned else 1
 
     def plan(self) -> Plan:
-        return planner.backward_plan(self.problem, device_of(self.device))
+        return planner.backward_plan(self.problem, device_of(self.place.device))
 
     def __call__(
         self, dy: Tensor, dsum: Tensor | None, h: Tensor, weight: Tensor | None, mean: Tensor | None, rstd: Tensor
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
         """dx, dresidual, dweight, dbias; what is not needed is None."""
-        if is_elsewhere(self.device):
-            with torch.cuda.device(self.device):
+        place, needs, problem, device = self.place, self.needs, self.problem, self.place.device
+        if place.is_elsewhere():
+            with torch.cuda.device(device):
                 return self(dy, dsum, h, weight, mean, rstd)
-        needs, problem, device = self.needs, self.problem, self.device
         if self.copies:
             dy, h = dy.contiguous(), h.contiguous()
             dsum = None if dsum is None else dsum.contiguous()
         dx = dresidual = dweight = dbias = None
-        if needs.dx:
-            dx = dy if self.inplace else torch.empty(self.shape, dtype=problem.x, device=device)
+        if needs.dx and self.inplace:
+            dx = dy
+        elif needs.dx:
+            dx = torch.empty_like(h) if self._dx_is_like_h else torch.empty(self.shape, dtype=problem.x, device=device)
         if needs.dresidual:
             dresidual = torch.empty(self.shape, dtype=problem.residual, device=device)
         affine = (problem.lanes, problem.cols) if problem.per_lane else (problem.cols,)
@@ -129,22 +123,22 @@ class Backward:
             dweight = torch.zeros(affine, dtype=problem.weight, device=device) if needs.dweight else None
             dbias = torch.zeros(affine, dtype=problem.bias, device=device) if needs.dbias else None
             return dx, dresidual, dweight, dbias
-        handles, aligned = handed_over((dy, dsum, h, weight, mean, rstd, dx, dresidual), device)
+        handles, aligned = place.handles((dy, dsum, h, weight, mean, rstd, dx, dresidual))
         ready = self._ready.get(aligned)
         if ready is None:
             ready = self._ready[aligned] = self._prepare(aligned)
         launches, partial_rows, mailbox = ready
         dweights = dbiases = words = None
-        if needs.dweight:
+        if needs.dweight and weight is not None:
             dweights = torch.empty((partial_rows, problem.cols), dtype=torch.float32, device=device)
-            dweight = torch.empty(affine, dtype=problem.weight, device=device)
+            dweight = torch.empty_like(weight)
         if needs.dbias:
             dbiases = torch.empty((partial_rows, problem.cols), dtype=torch.float32, device=device)
             dbias = torch.empty(affine, dtype=problem.bias, device=device)
         if mailbox:
             words = torch.zeros(mailbox, dtype=word_dtype(self.norm), device=device)
-        handles += handed_over((dweights, dbiases, words, dweight, dbias), device)[0]
-        stream = current_stream(device)
+        handles += place.handles((dweights, dbiases, words, dweight, dbias))[0]
+        stream = place.stream()
         for run, programs, chosen, scalars in launches:
             run(programs, stream, *[handles[index] for index in chosen], *scalars)
         return dx, dresidual, dweight, dbias
@@ -166,7 +160,7 @@ class Backward:
         ) -> None:
             run = kernel(
                 function, tuple(self._dtype(name) for name in names), constants, warps=how.warps, aligned=aligned,
-                device=self.device, registers=how.registers, cooperative=how.schedule == "split",
+                device=self.place.device, registers=how.registers, cooperative=how.schedule == "split",
             )  # fmt: skip
             launches.append((run, how.programs, [BACKWARD_TENSORS.index(name) for name in names], scalars))
 
@@ -190,7 +184,7 @@ class Backward:
             add(split_backward, [*every, "mailbox"], scalars, constants, plan)
         else:
             if wants_affine:  # before dx, which may be written over dy
-                how = planner.affine_plan(problem, device_of(self.device))
+                how = planner.affine_plan(problem, device_of(self.place.device))
                 partial_rows = how.programs // -(-problem.cols // how.block)
                 sharing = partial_rows // problem.lanes
                 scalars = (*divided(align, (dy, h)), *statistic, problem.rows, problem.lanes, cols, sharing)

@@ -69,13 +69,13 @@ def explain(
         return Explanation(norm, replace(problem, rows=rows), x.device)
     from onepass.backward import Backward, Needs
     from onepass.forward import Forward
-    from onepass.handover import contiguous_strides, handed_over
+    from onepass.handover import contiguous_strides
 
     call = Forward(norm, problem, x, residual)
     dense = contiguous_strides(x.shape)
     normalized = x.stride() if problem.sum is None else dense
     needs = Needs(True, False, weight is not None, bias is not None)
     backward = Backward(norm, call.problem, x.shape, x.device, (dense, None, normalized), needs)
-    _, aligned = handed_over((x, weight, bias, residual), x.device)
+    _, aligned = call.place.handles((x, weight, bias, residual))
     forward = call.plan(aligned)
     return Explanation(norm, call.problem, x.device, forward, backward.plan(), call.copies)

@@ -12,26 +12,35 @@ from onepass.plan.layout import Layout
 from onepass.spec import Norm, Problem
 
 
-def handed_over(tensors: Sequence[Tensor | None], device: torch.device) -> tuple[list[Any], bool]:
-    """What kernels are given for tensors, and whether all of them begin at multiples of 16 bytes.
+class Place:
+    """Where a call runs: a GPU, or Triton's interpreter.
 
-    On a GPU that is their addresses; in the interpreter, the tensors themselves.
+    What it asks of PyTorch here is asked at every call, so it goes by the short ways: `torch.cuda.current_device()` and
+    `torch.cuda.current_stream()` take microseconds.
     """
-    addresses = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
-    bits = 0
-    for value in addresses:
-        if value is not None:
-            bits |= value
-    return addresses if device.type == "cuda" else list(tensors), bits & 15 == 0
 
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.index = device.index if device.type == "cuda" else None
 
-def is_elsewhere(device: torch.device) -> bool:
-    """Whether another GPU than this one is current."""
-    return device.type == "cuda" and torch._C._cuda_getDevice() != device.index
+    def is_elsewhere(self) -> bool:
+        """Whether another GPU than this one is current."""
+        return self.index is not None and torch._C._cuda_getDevice() != self.index
 
+    def stream(self) -> int:
+        return 0 if self.index is None else torch._C._cuda_getCurrentRawStream(self.index)
 
-def current_stream(device: torch.device) -> int:
-    return torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
+    def handles(self, tensors: Sequence[Tensor | None]) -> tuple[list[Any], bool]:
+        """What kernels are given for tensors, and whether all of them begin at multiples of 16 bytes.
+
+        On a GPU that is their addresses; in the interpreter, the tensors themselves.
+        """
+        addresses = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+        bits = 0
+        for value in addresses:
+            if value is not None:
+                bits |= value
+        return list(tensors) if self.index is None else addresses, bits & 15 == 0
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
