@@ -19,7 +19,7 @@ from onepass.kernels.stream import stream_forward
 from onepass.kernels.tile import tile_forward
 from onepass.plan import planner
 from onepass.plan.device import device_of
-from onepass.plan.launch import kernel
+from onepass.plan.launch import Run, kernel
 from onepass.plan.layout import Layout, layout_of
 from onepass.plan.planner import Plan, power_of_two
 from onepass.spec import Norm, Problem
@@ -86,38 +86,52 @@ class Forward:
         return y, total, mean, rstd
 
     def _prepare(self, aligned: bool, stats: bool) -> tuple[Any, int, tuple[Any, ...], int]:
-        problem, norm, align, plan = self.problem, self.norm, self.align(aligned), self.plan(aligned)
+        plan = self.plan(aligned)
+        # Another row count may get another plan. Its kernel is compiled now, so that no later call waits for it.
+        for rows in planner.row_counts_apart():
+            twin = planner.forward_plan(
+                replace(self.problem, rows=rows), device_of(self.place.device), self.norm.centred, self.align(aligned)
+            )
+            self._kernel(twin, aligned, stats)
+        mailbox = self.problem.rows * self.problem.lanes * plan.slices if plan.schedule == "split" else 0
+        return self._kernel(plan, aligned, stats), plan.programs, self._scalars(plan, self.align(aligned)), mailbox
+
+    def _scalars(self, plan: Plan, align: int) -> tuple[Any, ...]:
+        """The arguments that follow the pointers."""
+        problem, norm = self.problem, self.norm
+        strides = divided(align, self.layout.strides) + stat_strides(self.layout, 2, problem.cols)
+        affine_lane = problem.cols // align if problem.per_lane else 0
+        cols = problem.cols // align
+        if plan.schedule == "tile":
+            sizes: tuple[int, ...] = (affine_lane, problem.rows, problem.lanes, cols, plan.programs // problem.lanes)
+        elif plan.schedule == "split":
+            sizes = (problem.rows, problem.lanes, cols, plan.slices, plan.programs // plan.slices)
+        else:
+            sizes = (affine_lane, problem.lanes, cols)
+        return *strides, *sizes, norm.eps, norm.offset
+
+    def _kernel(self, plan: Plan, aligned: bool, stats: bool) -> Run:
+        problem, norm = self.problem, self.norm
         statistic = torch.float32 if stats else None
         dtypes: tuple[torch.dtype | None, ...] = (
             problem.x, problem.residual, problem.weight, problem.bias, problem.y, problem.sum,
             statistic if norm.centred else None, statistic,
         )  # fmt: skip
-        constants = switches(norm, problem)
-        constants |= {"ROUND_SUM": norm.round_residual and problem.sum is not None, "BLOCK": plan.block, "ALIGN": align}
-        strides = divided(align, self.layout.strides) + stat_strides(self.layout, 2, problem.cols)
-        affine_lane = problem.cols // align if problem.per_lane else 0
-        cols = problem.cols // align
-        mailbox = 0
+        constants = switches(norm, problem) | {
+            "ROUND_SUM": norm.round_residual and problem.sum is not None,
+            "BLOCK": plan.block,
+            "ALIGN": self.align(aligned),
+        }
+        function: Any = stream_forward
         if plan.schedule == "tile":
-            function: Any = tile_forward
+            function = tile_forward
             constants |= {"ROWS": plan.rows, "EVEN": plan.block == problem.cols}
             constants |= {"WALKS": plan.walks, "STAGES": plan.stages}
-            programs = plan.programs // problem.lanes
-            scalars: tuple[Any, ...] = (
-                *strides, affine_lane, problem.rows, problem.lanes, cols, programs, norm.eps, norm.offset,
-            )  # fmt: skip
         elif plan.schedule == "split":
             function = split_forward
             dtypes += (word_dtype(norm),)
             constants |= {"PEERS": power_of_two(plan.slices), "STAGES": plan.stages}
-            groups = plan.programs // plan.slices
-            scalars = (*strides, problem.rows, problem.lanes, cols, plan.slices, groups, norm.eps, norm.offset)
-            mailbox = problem.rows * problem.lanes * plan.slices
-        else:
-            function = stream_forward
-            scalars = (*strides, affine_lane, problem.lanes, cols, norm.eps, norm.offset)
-        run = kernel(
+        return kernel(
             function, dtypes, constants, warps=plan.warps, aligned=aligned, device=self.place.device,
             registers=plan.registers, cooperative=plan.schedule == "split",
         )  # fmt: skip
-        return run, plan.programs, scalars, mailbox

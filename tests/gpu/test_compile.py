@@ -113,18 +113,18 @@ def test_an_exported_layer_gives_the_layers_bits() -> None:
 
 @pytest.mark.parametrize("name", ["block rows", "one row", "split"])
 def test_a_new_row_count_compiles_no_kernel(name: str) -> None:
-    """Forty row counts, forward alone and with backward; the first two may compile: below and above the row count
-    from which short rows take the full tile."""
+    """Forty row counts, forward alone and with backward: the first compiles what all of them need, also the two tiles
+    of short rows, below and above the row count from which these take the full one."""
     case = PLAIN[name]
     most = {"block rows": 6000, "one row": 700, "split": 80}[name]
     counts = [2, most, 1, *range(3, most, most // 37)]
     assert len(counts) >= 40
-    after_two = 0
+    after_one = 0
     for number, rows in enumerate(counts):
         tensors = tensors_of(with_rows(case, rows))
         with on_schedule(case, tensors):
             onepass.rms_norm(tensors.x, tensors.weight)
             differentiated(ours(case), tensors)
-        if number < 2:
-            after_two = compiled_count()
-        assert compiled_count() == after_two, f"{rows} rows compiled a kernel"
+        if number == 0:
+            after_one = compiled_count()
+        assert compiled_count() == after_one, f"{rows} rows compiled a kernel"

@@ -162,6 +162,11 @@ def forward_plan(problem: Problem, device: Device, centred: bool, align: int) ->
     return _wide(problem, device, t.centred_forward_slice if centred else t.forward_slice, column)
 
 
+def row_counts_apart() -> tuple[int, ...]:
+    """Row counts of which each may get a forward kernel of its own, and no other row count a further one."""
+    return 1, _thresholds.block_row_min_rows
+
+
 def backward_plan(problem: Problem, device: Device) -> Plan:
     t = _thresholds
     block = power_of_two(problem.cols)
