@@ -1,0 +1,91 @@
+"""A run's directory: append-only, so that a run killed at any moment loses no finished row.
+
+runs/<id>/run.json       what was asked: command, cases, backends, options, environment; written once, at the start
+runs/<id>/rows.jsonl     a line a row, in the order they were finished; the last line of a case and backend counts
+runs/<id>/report.html    made from the two above, at any time, anywhere
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onepass.lab.data.case import Case
+from onepass.lab.data.row import Row, from_json, to_json
+
+
+class RunError(Exception):
+    """A run that cannot be begun or read: one sentence for the person who asked."""
+
+
+@dataclass(frozen=True)
+class Run:
+    path: Path
+    header: dict[str, Any]
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    @property
+    def cases(self) -> list[Case]:
+        return [Case.from_json(fields) for fields in self.header["cases"]]
+
+    @property
+    def backends(self) -> list[str]:
+        return list(self.header["backends"])
+
+    @classmethod
+    def begin(cls, root: Path, run_id: str, header: dict[str, Any]) -> Run:
+        """A new directory; an existing one is refused."""
+        path = root / run_id
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            raise RunError(
+                f"run {run_id} exists in {root}: resume it with --resume, or choose another --run-id"
+            ) from None
+        except OSError as error:
+            raise RunError(f"cannot write to {path}: {error.strerror}") from None
+        (path / "run.json").write_text(json.dumps(header, indent=1) + "\n", encoding="utf-8")
+        return cls(path, header)
+
+    @classmethod
+    def open(cls, path: Path) -> Run:
+        try:
+            header = json.loads((path / "run.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise RunError(f"{path} is not a run: it has no run.json") from None
+        except (OSError, json.JSONDecodeError) as error:
+            raise RunError(f"{path / 'run.json'} cannot be read: {error}") from None
+        return cls(path, header)
+
+    def append(self, row: Row) -> None:
+        """One line, on disk before this returns."""
+        with (self.path / "rows.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(to_json(row)) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def rows(self) -> tuple[dict[tuple[str, str], Row], list[str]]:
+        """The rows by case and backend, and a sentence for every line that had to be skipped."""
+        found: dict[tuple[str, str], Row] = {}
+        damaged: list[str] = []
+        for number, line in enumerate(self._lines(), start=1):
+            try:
+                row = from_json(json.loads(line))
+            except ValueError as error:
+                damaged.append(f"{self.path / 'rows.jsonl'}, line {number}, was skipped: {error}")
+                continue
+            found[row.case, row.backend] = row
+        return found, damaged
+
+    def _lines(self) -> Iterable[str]:
+        path = self.path / "rows.jsonl"
+        if not path.exists():
+            return []
+        return [line for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
