@@ -11,6 +11,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+#: Behind the name of the baseline where it is measured a second time: what differs between the two, a run cannot tell.
+CONTROL_SUFFIX = "@control"
+
 #: The version of the rows' schema, in every row. Readers skip rows of a newer one.
 SCHEMA = 1
 

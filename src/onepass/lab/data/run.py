@@ -65,9 +65,13 @@ class Run:
         return cls(path, header)
 
     def append(self, row: Row) -> None:
-        """One line, on disk before this returns."""
-        with (self.path / "rows.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(to_json(row)) + "\n")
+        """One line, on disk before this returns. A line that a kill cut off is ended first, and harms no other."""
+        with (self.path / "rows.jsonl").open("ab+") as file:
+            if file.tell() > 0:
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    file.write(b"\n")
+            file.write(json.dumps(to_json(row)).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
 

@@ -17,7 +17,7 @@ class Verdict:
     against: str  # the backend it is compared with
     call: str
     reasons: tuple[str, ...]  # in words
-    speedup: float | None = None  # median time of `against` / median time of `backend`
+    speedup: float | None = None  # time of `against` / time of `backend`: the median over rounds of the medians' ratio
     low: float | None = None  # 95 % confidence interval of that ratio
     high: float | None = None
 

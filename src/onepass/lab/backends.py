@@ -1,0 +1,244 @@
+"""The backends: each a name, a probe, and a function that normalizes; adding one touches the table at the end only.
+
+All get the same tensors and the same task: one rounding at the end, the weight in its own dtype, no offset, gradients
+of every input. With a residual, x + residual comes back too; whether the sum is normalized before or after it is
+rounded is the backend's own convention (eager and Liger: after; Quack and onepass: before), which the gate admits.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import types
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import onepass
+from onepass.lab.data.case import Case
+from onepass.lab.inputs import Inputs, wanted
+
+Outputs = Tensor | tuple[Tensor, ...]
+#: (x, weight, bias, residual, eps) -> y or (y, sum); bias and residual are None where the operation has none.
+Norm = Callable[[Tensor, Tensor, Any, Any, float], Outputs]
+
+
+class NotSupported(Exception):  # noqa: N818 (it is an answer, and becomes a row that says so)
+    """A backend does not do a case; the message says why, for a person."""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """`norm(case)` gives the function; it may raise NotSupported. `probe()` says in a sentence what is missing."""
+
+    name: str
+    norm: Callable[[Case], Norm]
+    probe: Callable[[], str | None] = lambda: None
+    gpu_only: bool = False
+
+    def prepare(self, case: Case, inputs: Inputs) -> Callable[[], Outputs]:
+        """The call to be checked and timed: the forward without gradients, or the backward alone.
+
+        It has run once when this returns, so that it is compiled and tuned, and what it refuses is known. It returns
+        what `wanted(case)` names, in that order. Raises NotSupported.
+        """
+        missing = self.probe()
+        if missing is not None:
+            raise NotSupported(missing)
+        if self.gpu_only and not inputs.x.is_cuda:
+            raise NotSupported(f"runs on a CUDA GPU only, and this is {inputs.x.device}")
+        try:
+            call = (_forward if case.direction == "forward" else _backward)(self.norm(case), case, inputs)
+            call()
+        except NotSupported:
+            raise
+        except Exception as error:  # whatever a peer raises is its answer
+            lines = str(error).strip().splitlines() or ["without a message"]
+            raise NotSupported(f"raised {type(error).__name__}: {lines[0]}") from error
+        return call
+
+
+def _forward(norm: Norm, case: Case, inputs: Inputs) -> Callable[[], Outputs]:
+    x, weight, bias, residual, eps = inputs.x, inputs.weight, inputs.bias, inputs.residual, case.eps
+    return lambda: norm(x, weight, bias, residual, eps)
+
+
+def _backward(norm: Norm, case: Case, inputs: Inputs) -> Callable[[], Outputs]:
+    """The graph is built here, once; the call only runs it backwards."""
+    leaves = {name: tensor.detach().requires_grad_() for name, tensor in inputs.tensors().items() if name[0] != "d"}
+    outputs = norm(leaves["x"], leaves["weight"], leaves.get("bias"), leaves.get("residual"), case.eps)
+    results = outputs if isinstance(outputs, tuple) else (outputs,)
+    if not all(result.requires_grad for result in results):
+        raise NotSupported("has no backward through autograd")
+    arriving = (inputs.dy,) if inputs.dsum is None else (inputs.dy, inputs.dsum)
+    into = [leaves[name.removeprefix("d")] for name in wanted(case)]
+    return lambda: torch.autograd.grad(results, into, arriving, retain_graph=True)
+
+
+def _rms_norm(x: Tensor, weight: Tensor, bias: None, residual: None, eps: float) -> Tensor:
+    return F.rms_norm(x, weight.shape, weight, eps)
+
+
+def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor, residual: None, eps: float) -> Tensor:
+    return F.layer_norm(x, weight.shape, weight, bias, eps)
+
+
+def _add_rms_norm(x: Tensor, weight: Tensor, bias: None, residual: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    total = x + residual
+    return F.rms_norm(total, weight.shape, weight, eps), total
+
+
+_PYTORCH: dict[str, Any] = {"rms_norm": _rms_norm, "layer_norm": _layer_norm, "add_rms_norm": _add_rms_norm}
+
+
+def _eager(case: Case) -> Norm:
+    return _PYTORCH[case.op]
+
+
+# Two modes, before and after the timing: the same compiled function for the case at hand, and none is kept for long.
+@lru_cache(maxsize=4)
+def _compiled(case: Case, mode: str) -> Norm:
+    """torch.compile of the eager function, with static shapes, fresh for the case.
+
+    Dynamo keeps what it compiled with a function's code, and gives up after some shapes. torch._dynamo.reset() would
+    forget the other mode's function too, in the middle of a case; a copy of the code per case and mode does not.
+    """
+    plain = _PYTORCH[case.op]
+    code = plain.__code__.replace(co_name=f"{case.op}_{case.rows}x{case.cols}")
+    copy = types.FunctionType(code, plain.__globals__, code.co_name)
+    compiled = torch.compile(copy, mode=mode, dynamic=False, fullgraph=True)
+
+    def norm(*arguments: Any) -> Outputs:
+        # A backward that is run again and again over one graph may not reuse that graph's own buffers.
+        with torch._functorch.config.patch(donated_buffer=False):
+            return compiled(*arguments)
+
+    return norm if case.direction == "backward" else compiled
+
+
+def _liger(case: Case) -> Norm:
+    """ "gemma" is Liger's name for one rounding at the end; in_place would write dx over dy."""
+    ops = importlib.import_module("liger_kernel.ops")
+    offset, casting, in_place = 0.0, "gemma", False
+    rms, layer, add = (
+        getattr(ops, f"Liger{name}Function").apply for name in ("RMSNorm", "LayerNorm", "FusedAddRMSNorm")
+    )
+    norms: dict[str, Norm] = {
+        "rms_norm": lambda x, weight, bias, residual, eps: rms(x, weight, eps, offset, casting, in_place),
+        "layer_norm": lambda x, weight, bias, residual, eps: layer(x, weight, bias, eps),
+        "add_rms_norm": lambda x, weight, bias, residual, eps: add(x, residual, weight, eps, offset, casting, in_place),
+    }
+    return norms[case.op]
+
+
+def _quack(case: Case) -> Norm:
+    if case.op == "layer_norm":
+        if case.direction == "backward":
+            raise NotSupported("Quack's LayerNorm has no backward through autograd")
+        if (case.weight_dtype or case.dtype) != "float32":
+            raise NotSupported(f"Quack's LayerNorm takes float32 weights, not {case.weight_dtype or case.dtype}")
+        if case.layout != "dense":
+            raise NotSupported("Quack's LayerNorm takes two-dimensional x only")
+    quack = importlib.import_module("quack.rmsnorm")
+    rmsnorm, layernorm = quack.rmsnorm, quack.layernorm_fwd
+    norms: dict[str, Norm] = {
+        "rms_norm": lambda x, weight, bias, residual, eps: rmsnorm(x, weight, eps=eps),
+        "layer_norm": lambda x, weight, bias, residual, eps: layernorm(x, weight, bias, eps),
+        "add_rms_norm": lambda x, weight, bias, residual, eps: rmsnorm(
+            x, weight, residual=residual, eps=eps, prenorm=True
+        ),
+    }
+    return norms[case.op]
+
+
+def _onepass(case: Case) -> Norm:
+    rms, layer = onepass.rms_norm, onepass.layer_norm
+    norms: dict[str, Norm] = {
+        "rms_norm": lambda x, weight, bias, residual, eps: rms(x, weight, eps=eps),
+        "layer_norm": lambda x, weight, bias, residual, eps: layer(x, weight, bias, eps=eps),
+        "add_rms_norm": lambda x, weight, bias, residual, eps: rms(x, weight, eps=eps, residual=residual),
+    }
+    return norms[case.op]
+
+
+@cache
+def _missing(module: str, package: str) -> str | None:
+    """Why a peer cannot be used, and what to do; None: it can."""
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name == module.partition(".")[0]:
+            return f"not installed: pip install {package}"
+        return f"installed, but it needs {error.name}: pip install {package}"
+    except Exception as error:  # a broken installation may raise anything
+        return f"installed, but it cannot be imported: {type(error).__name__}: {error}"
+    return None
+
+
+BACKENDS: dict[str, Backend] = {
+    backend.name: backend
+    for backend in (
+        Backend("eager", _eager),
+        Backend("compile", partial(_compiled, mode="default")),
+        Backend("compile-max", partial(_compiled, mode="max-autotune-no-cudagraphs")),
+        Backend("liger", _liger, partial(_missing, "liger_kernel.ops", "liger-kernel"), gpu_only=True),
+        Backend("quack", _quack, partial(_missing, "quack.rmsnorm", "quack-kernels"), gpu_only=True),
+        Backend("onepass", _onepass),
+    )
+}
+
+#: The names of the lab's own, in the order they are shown; "all" stands for them.
+NAMES = tuple(BACKENDS)
+
+
+def available() -> dict[str, str | None]:
+    """Every backend of the lab, with None, or a sentence that says what it lacks."""
+    return {name: known.probe() for name, known in BACKENDS.items()}
+
+
+def backends(names: Iterable[str]) -> list[Backend]:
+    """The backends of those names, each once, in the order given; "all" stands for all of the lab's own."""
+    expanded = [one for name in names for one in (NAMES if name == "all" else [name])]
+    return [backend(name) for name in dict.fromkeys(expanded)]
+
+
+def backend(name: str) -> Backend:
+    """One of the lab's own, or a person's: `my_module:function`, importable from the working directory.
+
+    The function is called as `function(x, weight, eps=…)`, with `bias=` too for LayerNorm and `residual=` for the
+    residual form. It returns y, or (y, x + residual) with a residual; its backward, where it has one, goes through
+    autograd. Raises ValueError, a sentence, for a name that is nothing.
+    """
+    if ":" in name:
+        return Backend(name, partial(_persons, _found(name)))
+    if name not in BACKENDS:
+        raise ValueError(f"backend must be all, {', '.join(NAMES)} or my_module:function, not {name}")
+    return BACKENDS[name]
+
+
+def _found(name: str) -> Callable[..., Any]:
+    module_name, _, attribute = name.partition(":")
+    if os.getcwd() not in sys.path and "" not in sys.path:  # an installed command does not look there by itself
+        sys.path.append(os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # it is a person's module and may raise anything
+        raise ValueError(f"backend {name}: {module_name} cannot be imported: {error}") from error
+    function = getattr(module, attribute, None)
+    if not callable(function):
+        raise ValueError(f"backend {name}: {module_name} has no function {attribute!r}")
+    return function
+
+
+def _persons(function: Callable[..., Any], case: Case) -> Norm:
+    if case.op == "rms_norm":
+        return lambda x, weight, bias, residual, eps: function(x, weight, eps=eps)
+    if case.op == "layer_norm":
+        return lambda x, weight, bias, residual, eps: function(x, weight, bias=bias, eps=eps)
+    return lambda x, weight, bias, residual, eps: function(x, weight, residual=residual, eps=eps)

@@ -1,0 +1,269 @@
+"""benchmark-norms: the lab's command."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import statistics
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from onepass.lab.data.case import DTYPES, OPS, Case
+from onepass.lab.data.row import SCHEMA, Checked, Measured
+from onepass.lab.data.run import Run, RunError
+from onepass.lab.data.verdict import Verdict
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=(
+        "Examples:  benchmark-norms --backend all --device cuda --rows 4096 --cols 4096 --dtype float16  |  "
+        "benchmark-norms --suite models --run-id tuesday  |  benchmark-norms --run-id tuesday --resume  |  "
+        "benchmark-norms compare runs/monday runs/tuesday"
+    ),
+)
+
+
+class Passes(StrEnum):
+    forward = "forward"
+    backward = "backward"
+    both = "both"
+
+
+def refuse(sentence: object) -> NoReturn:
+    """One sentence to the person, exit code 2."""
+    print(f"benchmark-norms: {sentence}", file=sys.stderr)
+    raise typer.Exit(2)
+
+
+@contextmanager
+def in_a_sentence() -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, RunError) as error:
+        refuse(error)
+
+
+@app.callback(invoke_without_command=True)
+def run(
+    context: typer.Context,
+    backend: Annotated[list[str] | None, typer.Option(help="all, a backend's name, or my_module:function")] = None,
+    device: Annotated[str | None, typer.Option(help="cuda or cpu; by default the GPU if there is one")] = None,
+    rows: Annotated[int | None, typer.Option(help="rows of a single case")] = None,
+    cols: Annotated[int | None, typer.Option(help="columns of a single case")] = None,
+    dtype: Annotated[str, typer.Option(help=" or ".join(DTYPES))] = "bfloat16",
+    op: Annotated[str, typer.Option(help=" or ".join(OPS))] = "rms_norm",
+    passes: Annotated[Passes, typer.Option("--pass", help="which pass of a single case")] = Passes.both,
+    suite: Annotated[list[str] | None, typer.Option(help="a suite's name; may be given again")] = None,
+    sweep: Annotated[bool, typer.Option("--include-rmsnorm-shape-sweep", help="add the suite shape-sweep")] = False,
+    run_id: Annotated[str | None, typer.Option(help="the run's name; by default the time")] = None,
+    resume: Annotated[bool, typer.Option(help="go on with the run of that name")] = False,
+    runs: Annotated[Path, typer.Option(help="where runs are kept")] = Path("runs"),
+    baseline: Annotated[str, typer.Option(help="the backend that others are compared with")] = "eager",
+    seconds: Annotated[float, typer.Option(help="time limit of one case, all backends together")] = 20.0,
+    as_json: Annotated[bool, typer.Option("--json", help="verdicts as JSON, for machines")] = False,
+) -> None:
+    """Measure normalization backends side by side, and say only what the measurement carries."""
+    if context.invoked_subcommand is not None:
+        return
+    with in_a_sentence():
+        if resume:
+            if run_id is None:
+                raise ValueError("--resume needs the --run-id of the run to go on with")
+            current = Run.open(runs / run_id)
+        else:
+            place = _device(device)
+            cases = _cases(place, rows, cols, dtype, op, passes, suite or [], sweep)
+            current = Run.begin(runs, run_id or _now_id(), _header(place, cases, backend or ["all"], baseline, seconds))
+        _execute(current)
+        verdicts, sentences = _judged(current)
+        made = _report(current, verdicts, sentences)
+    if as_json:
+        print(json.dumps({"run": str(current.path), "verdicts": [asdict(verdict) for verdict in verdicts]}))
+    else:
+        _show(current, verdicts, sentences)
+        what = "report" if made.suffix == ".html" else "rows, of which benchmark-norms report makes a page elsewhere"
+        print(f"{what}: {made}")
+
+
+@app.command()
+def compare(a: Path, b: Path, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+    """What changed from run A to run B. Significant regressions make exit code 1, noise never does."""
+    from onepass.lab.judge.compare import compare as compared
+
+    with in_a_sentence():
+        result = compared(Run.open(a), Run.open(b))
+    if as_json:
+        print(json.dumps(asdict(result)))
+    else:
+        print(result)
+    raise typer.Exit(int(result.regressed))
+
+
+@app.command()
+def report(path: Path, out: Annotated[Path | None, typer.Option(help="where to write the page")] = None) -> None:
+    """Make the page of a run that was measured here or elsewhere."""
+    with in_a_sentence():
+        current = Run.open(path)
+        verdicts, sentences = _judged(current)
+        print(_page(current, verdicts, sentences, out or current.path / "report.html"))
+
+
+@app.command(name="list")
+def listing(runs: Annotated[Path, typer.Option(help="where runs are kept")] = Path("runs")) -> None:
+    """Suites, backends and runs."""
+    from onepass.lab.backends import NAMES, backend
+    from onepass.lab.suite import suites
+
+    table = Table("suite", "cases", "about", box=None)
+    for name, found in suites().items():
+        table.add_row(name, str(len(found.cases)), found.about)
+    others = Table("backend", "here", box=None)
+    for name in NAMES:
+        others.add_row(name, backend(name).probe() or "yes")
+    past = Table("run", "created", "rows", box=None)
+    for path in sorted(runs.glob("*/run.json")):
+        found_run = Run.open(path.parent)
+        past.add_row(found_run.id, str(found_run.header.get("created", "")), str(len(found_run.rows()[0])))
+    console = Console()
+    for part in (table, others, past):
+        console.print(part)
+
+
+def _device(asked: str | None) -> str:
+    import torch
+
+    if asked not in (None, "cuda", "cpu"):
+        raise ValueError(f"--device must be cuda or cpu, not {asked}")
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda was asked for, and there is no CUDA GPU here")
+    return asked or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _cases(
+    device: str, rows: int | None, cols: int | None, dtype: str, op: str, passes: Passes, names: list[str], sweep: bool
+) -> list[Case]:
+    """A single case where rows and columns are given, else suites, else the suite that fits the device."""
+    from onepass.lab.suite import suite
+
+    if (rows is None) != (cols is None):
+        raise ValueError("--rows and --cols go together")
+    found: list[Case] = []
+    if rows is not None and cols is not None:
+        directions = ["forward", "backward"] if passes is Passes.both else [passes.value]
+        found += [Case(op, direction, rows, cols, dtype) for direction in directions]
+    names = names + (["shape-sweep"] if sweep else [])
+    if not found and not names:
+        names = ["seed"] if device == "cuda" else ["cpu"]
+    for name in names:
+        found += suite(name).cases
+    return list(dict.fromkeys(found))
+
+
+def _header(device: str, cases: list[Case], asked: list[str], baseline: str, seconds: float) -> dict[str, Any]:
+    from onepass.lab.backends import NAMES, backend
+    from onepass.lab.environment import environment
+    from onepass.lab.measure.sampling import Rules
+
+    names = list(dict.fromkeys(name for each in asked for name in (NAMES if each == "all" else [each])))
+    for name in [*names, baseline]:
+        backend(name)  # an unknown one is refused here, before anything is written
+    rules = Rules(seconds=seconds) if device == "cuda" else Rules(seconds=min(seconds, 4.0), warm_up_seconds=0.05)
+    return {
+        "schema": SCHEMA,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": ["benchmark-norms", *sys.argv[1:]],
+        "device": device,
+        "backends": names if baseline in names else [baseline, *names],
+        "baseline": baseline,
+        "cases": [case.to_json() for case in cases],
+        "method": asdict(rules),
+        "environment": environment(device),
+    }
+
+
+def _now_id() -> str:
+    return datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+
+
+def _execute(current: Run) -> None:
+    """With a progress bar and a time estimate on a terminal, plain lines elsewhere."""
+    from onepass.lab.runner import execute
+
+    total = len(current.cases)
+    if not sys.stderr.isatty():
+        number = iter(range(1, total + 1))
+        execute(current, lambda case: print(f"[{next(number)}/{total}] {case.id}", file=sys.stderr, flush=True))
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("", total=total)
+        started = False
+
+        def advance(case: Case) -> None:
+            nonlocal started
+            progress.update(task, description=case.id, advance=int(started))
+            started = True
+
+        execute(current, advance)
+        progress.update(task, completed=total)
+
+
+def _judged(current: Run) -> tuple[list[Verdict], list[str]]:
+    from onepass.lab.judge.boundary import boundary
+    from onepass.lab.judge.judge import judge_run
+
+    verdicts = judge_run(current, current.header["baseline"])
+    return verdicts, [*boundary(current, verdicts), *current.rows()[1]]
+
+
+def _report(current: Run, verdicts: list[Verdict], sentences: list[str]) -> Path:
+    """The page, or the rows where what makes pages is not installed: they can be taken to where it is."""
+    if any(find_spec(module) is None for module in ("altair", "vl_convert")):
+        return current.path / "rows.jsonl"
+    return _page(current, verdicts, sentences, current.path / "report.html")
+
+
+def _page(current: Run, verdicts: list[Verdict], sentences: list[str], out: Path) -> Path:
+    from onepass.lab.judge.judge import controls_of
+    from onepass.lab.judge.stats import smallest_effect
+    from onepass.lab.report import write_report
+
+    effects = [smallest_effect(control) for control in controls_of(current.rows()[0]).values()]
+    effect = statistics.median(effects) if effects else None
+    return write_report(current, verdicts, sentences, out, smallest_effect=effect)
+
+
+def _show(current: Run, verdicts: list[Verdict], sentences: list[str]) -> None:
+    rows, _ = current.rows()
+    table = Table("case", "backend", "call", "us", "speed-up", "95 %", box=None)
+    for verdict in verdicts:
+        row = rows.get((verdict.case, verdict.backend))
+        time = ""
+        call = "checked, not timed" if isinstance(row, Checked) else verdict.call
+        if isinstance(row, Measured):
+            time = f"{(row.timings.get('gpu') or row.timings['call']).p50:,.1f}"
+        speedup = "" if verdict.speedup is None else f"{verdict.speedup:.2f}"
+        between = "" if verdict.low is None else f"{verdict.low:.2f} to {verdict.high:.2f}"
+        table.add_row(verdict.case, verdict.backend, call, time, speedup, between)
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    console.print(table)
+    for sentence in sentences:
+        console.print(f"- {sentence}", markup=False, highlight=False)
+
+
+def main() -> None:
+    app()

@@ -1,0 +1,77 @@
+"""What a run was made on: hardware, driver, versions, commit. Recorded once, at the start."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import socket
+import subprocess
+from typing import Any
+
+#: Packages whose version may change a figure.
+PACKAGES = ("torch", "triton", "onepass", "liger-kernel", "quack-kernels", "nvidia-cutlass-dsl", "numpy", "scipy")
+
+
+def environment(device: str) -> dict[str, Any]:
+    import torch
+
+    found: dict[str, Any] = {
+        "host": socket.gethostname(),
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        **_commit(),
+    }
+    if device == "cuda":
+        properties = torch.cuda.get_device_properties(0)
+        found |= {
+            "gpu": properties.name,
+            "gpu_memory_gib": round(properties.total_memory / 2**30, 1),
+            "sms": properties.multi_processor_count,
+            "l2_mib": round(properties.L2_cache_size / 2**20, 1),
+            "cuda": torch.version.cuda,
+            **_smi("driver_version", "clocks.max.sm", "clocks.max.mem", "power.limit"),
+        }
+    return found
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor()
+
+
+def _commit() -> dict[str, Any]:
+    """The commit that was measured, and whether the tree was clean; nothing where this is no checkout."""
+    commit = _output("git", "rev-parse", "HEAD")
+    if commit is None:
+        return {}
+    return {"commit": commit, "clean": _output("git", "status", "--porcelain") == ""}
+
+
+def _smi(*fields: str) -> dict[str, str]:
+    """What nvidia-smi says of the first GPU; nothing where it does not answer."""
+    answer = _output("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader", "--id=0")
+    values = [] if answer is None else [value.strip() for value in answer.split(",")]
+    return dict(zip((field.replace(".", "_") for field in fields), values, strict=False))
+
+
+def _output(*command: str) -> str | None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

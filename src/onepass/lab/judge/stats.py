@@ -1,0 +1,145 @@
+"""Statistics of rounds: summaries, the confidence interval of a ratio of times, and when more rounds are of no use.
+
+A round is the unit of evidence. Samples within one share clocks, temperature and placement, so 30 of them are not 30
+witnesses: each round gives one median, and the bootstrap resamples rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from onepass.lab.data.row import Timing
+
+#: Tukey's rule: a sample is an outlier beyond this many interquartile ranges from the quartiles.
+TUKEY_FENCE = 1.5
+#: Below this many rounds there is no interval. Even the whole span of n rounds misses their true median in 2^(1-n) of
+#: all runs: one in 8 for four rounds, one in 16 for five.
+FEWEST_ROUNDS = 5
+#: "Precise": the interval's half-width is within this share of the ratio.
+PRECISE_WITHIN = 0.005
+#: "Plateau": the half-widths of the last PLATEAU_ROUNDS rounds are, in the median, not PLATEAU_GAIN narrower than those
+#: of as many before. Independent rounds would still gain 9 % from the 20th to the 25th.
+PLATEAU_ROUNDS = 5
+PLATEAU_GAIN = 0.05
+#: For a standard error: a thousand resamples settle it to about 2 %.
+RESAMPLES = 999
+
+Rounds = Sequence[Sequence[float]]
+
+
+class Interval(NamedTuple):
+    """A ratio of times with its confidence interval; unbounded, 0 to infinity, where there are too few rounds."""
+
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def half_width(self) -> float:
+        """As a share of the ratio."""
+        return (self.high - self.low) / 2 / self.ratio if self.ratio > 0 else math.inf
+
+
+def summarize(kind: str, rounds: list[list[float]]) -> Timing:
+    """Median, 95th percentile and noise of all samples; outliers are counted and stay in.
+
+    >>> summarize("gpu", [[10.0, 11.0, 10.0], [10.0, 11.0, 90.0]]).outliers
+    1
+    """
+    samples = np.asarray([sample for samples in rounds for sample in samples], dtype=float)
+    if samples.size == 0:
+        raise ValueError(f"rounds must hold at least one sample of {kind} time")
+    low, p50, high, p95 = np.quantile(samples, [0.25, 0.5, 0.75, 0.95])
+    fence = TUKEY_FENCE * (high - low)
+    outliers = np.count_nonzero((samples < low - fence) | (samples > high + fence))
+    noise = (high - low) / p50 if p50 > 0 else 0.0
+    return Timing(kind, float(p50), float(p95), float(noise), int(outliers), [list(samples) for samples in rounds])
+
+
+def ratio_interval(
+    slower: Rounds, faster: Rounds, *, confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
+) -> Interval:
+    """How many times as long `slower` takes as `faster`, from rounds in which the two took turns.
+
+    Rounds of the same index are a pair, so what both lived through (a falling clock, a warming GPU) cancels: the ratio
+    is the median over rounds of the ratio of the round's medians. Rounds without a partner are left out.
+
+    >>> ratio_interval([[20.0, 20.2]] * 5, [[10.0, 10.1]] * 5).ratio
+    2.0
+    """
+    paired = min(len(slower), len(faster))
+    return _interval([_log_medians(slower[:paired]) - _log_medians(faster[:paired])], confidence, resamples, seed)
+
+
+def independent_interval(
+    slower: Rounds, faster: Rounds, *, confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
+) -> Interval:
+    """The same ratio from two runs that have no round in common: nothing cancels, and both runs' spreads count."""
+    return _interval([_log_medians(slower), -_log_medians(faster)], confidence, resamples, seed)
+
+
+def smallest_effect(control: Interval) -> float:
+    """The smallest relative difference that a run can tell, by its A/A control: one backend under two names.
+
+    Its true ratio is 1, so whatever its interval reaches is what this run shows where there is nothing.
+
+    >>> round(smallest_effect(Interval(1.001, 0.996, 1.006)), 3)
+    0.006
+    """
+    if not (control.low > 0 and control.high < math.inf):
+        return math.inf
+    return max(abs(control.high - 1), abs(1 - control.low))
+
+
+def is_precise(interval: Interval, within: float = PRECISE_WITHIN) -> bool:
+    return interval.half_width <= within
+
+
+def is_plateau(half_widths: Sequence[float], rounds: int = PLATEAU_ROUNDS, gain: float = PLATEAU_GAIN) -> bool:
+    """Whether more rounds stopped narrowing the interval. `half_widths` has one entry a round, in order."""
+    if len(half_widths) < 2 * rounds:
+        return False
+    before = float(np.median(half_widths[-2 * rounds : -rounds]))
+    return math.isfinite(before) and float(np.median(half_widths[-rounds:])) > (1 - gain) * before
+
+
+def _log_medians(rounds: Rounds) -> NDArray[np.float64]:
+    """In logarithms a ratio is a difference, and its interval is as wide upwards as downwards."""
+    with np.errstate(divide="ignore", invalid="ignore"):  # a time of zero becomes an unbounded interval
+        return np.log(np.array([np.median(samples) if len(samples) else np.nan for samples in rounds], dtype=float))
+
+
+def _interval(terms: list[NDArray[np.float64]], confidence: float, resamples: int, seed: int) -> Interval:
+    """The sum of the terms' medians, with bootstrap standard errors and Student's t (Welch's degrees of freedom).
+
+    Not the bootstrap's own percentiles: with 5 rounds they cover 85 % where they promise 95 %, since a resample of few
+    rounds is too narrow by √((n-1)/n) and normal quantiles are too short. BCa mends skew, not this. In simulations of
+    5 to 20 rounds (normal, drifting, and with one round in ten 5 % off) these intervals covered 95 to 99 %.
+    """
+    if any(len(term) == 0 or not np.isfinite(term).all() for term in terms):
+        return Interval(math.nan, 0.0, math.inf)
+    centre = sum(float(np.median(term)) for term in terms)
+    if min(len(term) for term in terms) < FEWEST_ROUNDS:
+        return Interval(math.exp(centre), 0.0, math.inf)
+    freedom = [len(term) - 1 for term in terms]
+    variances = [_variance(term, resamples, seed + place) for place, term in enumerate(terms)]
+    total = sum(variances)
+    if total == 0:
+        return Interval(math.exp(centre), math.exp(centre), math.exp(centre))
+    welch = total**2 / sum(variance**2 / degrees for variance, degrees in zip(variances, freedom, strict=True))
+    reach = float(stats.t.ppf((1 + confidence) / 2, welch)) * math.sqrt(total)
+    return Interval(math.exp(centre), math.exp(centre - reach), math.exp(centre + reach))
+
+
+def _variance(values: NDArray[np.float64], resamples: int, seed: int) -> float:
+    """Of the values' median, by SciPy's bootstrap, with the bias of few values taken out."""
+    found = stats.bootstrap(
+        (values,), np.median, n_resamples=resamples, method="percentile", rng=np.random.default_rng(seed)
+    )
+    return float(found.standard_error) ** 2 * len(values) / (len(values) - 1)

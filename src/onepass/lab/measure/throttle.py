@@ -1,0 +1,56 @@
+"""What held the GPU back while it was measured, by NVML; nothing where NVML does not answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+#: Reasons that make a sample no evidence. An idle GPU and clocks set by an application are not among them.
+_HOLDING = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "thermal slowdown (software)",
+    0x40: "thermal slowdown (hardware)",
+    0x80: "power brake",
+}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One look at the GPU: clocks in MHz, temperature in °C, and what holds it back."""
+
+    sm_clock: int
+    memory_clock: int
+    temperature: int
+    held_back_by: tuple[str, ...]
+
+
+class Watch:
+    """Looks at the first GPU. `look()` is None where there is nothing to look with."""
+
+    def __init__(self) -> None:
+        self._nvml: Any = None
+        self.why = ""
+        try:
+            import pynvml
+        except ImportError:
+            self.why = "nvidia-ml-py is not installed"
+            return
+        try:
+            pynvml.nvmlInit()
+            self._handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+            self._nvml = pynvml
+        except pynvml.NVMLError as error:
+            self.why = f"NVML does not answer: {error}"
+
+    def look(self) -> Condition | None:
+        nvml = self._nvml
+        if nvml is None:
+            return None
+        reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
+        return Condition(
+            sm_clock=nvml.nvmlDeviceGetClockInfo(self._handle, nvml.NVML_CLOCK_SM),
+            memory_clock=nvml.nvmlDeviceGetClockInfo(self._handle, nvml.NVML_CLOCK_MEM),
+            temperature=nvml.nvmlDeviceGetTemperature(self._handle, nvml.NVML_TEMPERATURE_GPU),
+            held_back_by=tuple(name for bit, name in _HOLDING.items() if reasons & bit),
+        )

@@ -1,0 +1,92 @@
+"""The report's table: what each cell shows, and the number by which its column sorts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from onepass.lab.data.row import Measured
+from onepass.lab.report.summary import ratio_text
+from onepass.lab.report.view import Entry, View, shape_name
+
+TIMES = ("gpu", "call", "host")
+
+
+@dataclass(frozen=True)
+class Number:
+    """A cell: its text, and the value to sort by; None sorts last, either way."""
+
+    text: str = "–"
+    value: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    case: str
+    op: str
+    direction: str
+    shape: str
+    place: int  # the case's in the run, by which its column sorts
+    backend: str
+    call: str
+    reasons: tuple[str, ...]
+    numbers: list[Number]  # in the order of COLUMNS
+
+
+#: The number columns: the group above, the name that the button shows, what it means.
+COLUMNS = [
+    ("", "speed-up", "median time of the baseline over this backend's, with its 95 % confidence interval"),
+    *((kind, p, f"{p} of the {kind} time, µs") for kind in TIMES for p in ("p50", "p95")),
+    ("", "noise", "interquartile range over median of the deciding time"),
+    ("", "GB/s", "bytes that must move over the deciding time"),
+    ("", "% of ceiling", "share of a plain copy of the same size"),
+    ("", "kernels", "kernels that a call launches"),
+]
+
+
+def lines(view: View) -> list[Line]:
+    places = {case.id: place for place, case in enumerate(view.cases)}
+    return [_line(entry, places.get(entry.row.case, len(places))) for entry in view.entries]
+
+
+def _line(entry: Entry, place: int) -> Line:
+    op, direction = entry.group
+    shape = shape_name(entry.case) if entry.case else entry.row.case
+    numbers = [_speedup(entry), *_times(entry), *_rates(entry)]
+    return Line(entry.row.case, op, direction, shape, place, entry.row.backend, entry.call, entry.reasons, numbers)
+
+
+def _speedup(entry: Entry) -> Number:
+    if entry.call == "baseline":
+        return Number("1.00×", 1.0)
+    if entry.speedup is None or not entry.verdict:
+        return Number()
+    low, high = entry.verdict.low, entry.verdict.high
+    note = f"{low:.3f} – {high:.3f}" if low is not None and high is not None else ""
+    return Number(ratio_text(entry.speedup), entry.speedup, note)
+
+
+def _times(entry: Entry) -> list[Number]:
+    timings = entry.row.timings if isinstance(entry.row, Measured) else {}
+    return [
+        _number(getattr(timings[kind], p), "{:,.2f}") if kind in timings else Number()
+        for kind in TIMES
+        for p in ("p50", "p95")
+    ]
+
+
+def _rates(entry: Entry) -> list[Number]:
+    row, deciding, share = entry.row, entry.deciding, entry.ceiling_share
+    if not isinstance(row, Measured):
+        return [Number()] * 4
+    return [
+        _number(deciding.noise, "{:.1%}") if deciding else Number(),
+        _number(row.gbps, "{:,.0f}" if row.gbps >= 100 else "{:.1f}"),
+        _number(share, "{:.1%}"),
+        _number(row.kernels, "{}"),
+    ]
+
+
+def _number(value: float | None, form: str) -> Number:
+    return Number() if value is None or not math.isfinite(value) else Number(form.format(value), value)

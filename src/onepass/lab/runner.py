@@ -1,0 +1,171 @@
+"""Runs cases: every backend on the same tensors, gated, timed in turns, gated again, and written down row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from onepass.lab.backends import Backend, NotSupported, backend
+from onepass.lab.data.case import Case
+from onepass.lab.data.row import CONTROL_SUFFIX, Correctness, Incorrect, Measured, Row, Timing, Unsupported
+from onepass.lab.data.run import Run
+from onepass.lab.gate import check
+from onepass.lab.inputs import make_inputs
+from onepass.lab.interpreted import KERNELS, check_kernels
+from onepass.lab.judge.stats import is_plateau, is_precise, ratio_interval, summarize
+from onepass.lab.measure.clock import Call, Clock, KernelClock, clocks_for
+from onepass.lab.measure.sampling import Rounds, Rules, Sampled, sample
+from onepass.lab.measure.throttle import Watch
+
+#: A call that launches nothing takes no time by the kernels' clock; rates are then those of a nanosecond.
+SHORTEST = 1e-3
+
+
+@dataclass
+class Lab:
+    """A device with its clocks, and what has been found out about it in this run."""
+
+    device: str
+    rules: Rules
+    host: str = ""
+    gpu: str = ""
+    clocks: list[Clock] = field(default_factory=list)
+    watch: Watch | None = None
+    ceilings: dict[int, float] = field(default_factory=dict)  # GB/s of a plain copy, by bytes moved
+
+    def __post_init__(self) -> None:
+        self.clocks = clocks_for(self.device)
+        self.watch = Watch() if self.device == "cuda" else None
+
+    def held_back(self) -> tuple[str, ...]:
+        condition = None if self.watch is None else self.watch.look()
+        return () if condition is None else condition.held_back_by
+
+    def ceiling(self, moved: int) -> float:
+        """The rate of a plain copy that moves as many bytes, read and written."""
+        if moved not in self.ceilings:
+            import torch
+
+            source = torch.randint(0, 255, (max(1, moved // 2),), dtype=torch.uint8, device=self.device)
+            target = torch.empty_like(source)
+            taken = sorted(self.clocks[0].samples(lambda: target.copy_(source), max(10, self.rules.samples // 3)))
+            self.ceilings[moved] = moved / taken[len(taken) // 2] / 1e3
+        return self.ceilings[moved]
+
+
+def measure_case(lab: Lab, case: Case, names: list[str], baseline: str) -> Iterator[Row]:
+    """A row for every backend, and one for the baseline's control."""
+    inputs = make_inputs(case, lab.device, seed=lab.rules.seed)
+    calls: dict[str, Call] = {}
+    before: dict[str, Correctness] = {}
+    for name in names:
+        found = backend(name)
+        prepared = _prepared(found, case, inputs)
+        if isinstance(prepared, str):
+            yield Unsupported(case.id, name, prepared)
+            continue
+        correctness = check(case, inputs, prepared())
+        if not correctness.passed:
+            yield Incorrect(case.id, name, correctness, "before timing")
+            continue
+        calls[name], before[name] = prepared, correctness
+    if not calls:
+        return
+    if baseline in calls:
+        calls[baseline + CONTROL_SUFFIX], before[baseline + CONTROL_SUFFIX] = calls[baseline], before[baseline]
+    sampled = sample(calls, lab.clocks, lab.rules, _enough(baseline, lab.clocks[0].kind), lab.held_back)
+    kernels = {name: _kernels(lab, call) for name, call in calls.items()}
+    calls.clear()  # and with them the graphs and tensors that they hold
+    del inputs
+
+    # Fresh data: a backend that remembered its results, or that was right by luck, is found out.
+    fresh = make_inputs(case, lab.device, seed=lab.rules.seed + 1)
+    for name in before:
+        prepared = _prepared(backend(name.removesuffix(CONTROL_SUFFIX)), case, fresh)
+        if isinstance(prepared, str):
+            yield Unsupported(case.id, name, prepared)
+            continue
+        after = check(case, fresh, prepared())
+        if not after.passed:
+            yield Incorrect(case.id, name, after, "after timing")
+            continue
+        yield _measured(lab, case, name, before[name], after, sampled, kernels[name])
+
+
+def _prepared(found: Backend, case: Case, inputs: Any) -> Call | str:
+    """The backend's call, or a sentence why it has none."""
+    why = found.probe()
+    if why is not None:
+        return why
+    try:
+        return found.prepare(case, inputs)
+    except NotSupported as refusal:
+        return str(refusal)
+
+
+def _enough(baseline: str, kind: str) -> Callable[[Rounds], str | None]:
+    """The stopping rule: precise when every backend's ratio to the baseline is, or when more rounds stopped helping."""
+    widths: list[float] = []
+
+    def reason(rounds: Rounds) -> str | None:
+        others = [name for name in rounds if name != baseline]
+        if baseline not in rounds or not others:
+            return None
+        intervals = [ratio_interval(rounds[baseline][kind], rounds[name][kind]) for name in others]
+        widths.append(max((interval.high - interval.low) / 2 / interval.ratio for interval in intervals))
+        if all(is_precise(interval) for interval in intervals):
+            return "precise"
+        return "plateau" if is_plateau(widths) else None
+
+    return reason
+
+
+def _kernels(lab: Lab, call: Call) -> int | None:
+    clock = lab.clocks[0]
+    if not isinstance(clock, KernelClock):
+        return None
+    clock.samples(call, 1)
+    return clock.kernels
+
+
+def _measured(
+    lab: Lab, case: Case, name: str, before: Correctness, after: Correctness, sampled: Sampled, kernels: int | None
+) -> Measured:
+    timings: dict[str, Timing] = {
+        kind: summarize(kind, rounds) for kind, rounds in sampled.rounds[name].items()
+    }  # fmt: skip
+    deciding = max(timings[lab.clocks[0].kind].p50, SHORTEST)
+    return Measured(
+        case=case.id,
+        backend=name,
+        before=before,
+        after=after,
+        timings=timings,
+        kernels=kernels,
+        gbps=case.bytes / deciding / 1e3,
+        tflops=case.flops / deciding / 1e6,
+        ceiling_gbps=lab.ceiling(case.bytes),
+        stopped=sampled.stopped,
+        throttled=bool(sampled.held_back_by),
+        host=lab.host,
+        device=lab.gpu or lab.device,
+    )
+
+
+def execute(run: Run, progress: Callable[[Case], None] = lambda case: None) -> None:
+    """Measure what the run asks for and does not have yet; every row is on disk as soon as it is there."""
+    header = run.header
+    where = header["environment"]
+    lab = Lab(header["device"], Rules(**header["method"]), where.get("host", ""), where.get("gpu", ""))
+    done, _ = run.rows()
+    for case in run.cases:
+        progress(case)
+        if all((case.id, name) in done for name in run.backends):
+            continue
+        for row in measure_case(lab, case, run.backends, header["baseline"]):
+            run.append(row)
+    if header["device"] == "cpu" and "onepass" in run.backends:
+        unchecked = [case for case in run.cases if (case.id, KERNELS) not in done]
+        for row in check_kernels(unchecked) if unchecked else ():
+            run.append(row)

@@ -1,0 +1,126 @@
+"""The lab's command, as a person uses it: in a process of its own, on a CPU, at tiny shapes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from onepass.lab.data.row import Checked, Measured, Unsupported
+from onepass.lab.data.run import Run
+
+SOURCES = str(Path(__file__).parents[2] / "src")
+TINY = ("--device", "cpu", "--rows", "8", "--cols", "64", "--dtype", "float32", "--pass", "forward", "--seconds", "0.2")
+
+
+def benchmark_norms(folder: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", "from onepass.lab.cli import main; main()", *arguments],
+        cwd=folder,
+        env=environment | {"PYTHONPATH": SOURCES},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small run: eager, onepass, and a peer that needs a GPU."""
+    folder = tmp_path_factory.mktemp("lab")
+    backends = ("--backend", "eager", "--backend", "onepass", "--backend", "liger")
+    done = benchmark_norms(folder, *TINY, *backends, "--run-id", "first")
+    assert "report: runs/first/report.html" in done.stdout
+    assert "[1/1] rms_norm-forward-8x64-float32" in done.stderr, "progress in plain lines where there is no terminal"
+    return folder
+
+
+def test_a_run_leaves_a_row_for_every_backend_and_its_report(finished):
+    rows, damaged = Run.open(finished / "runs" / "first").rows()
+    case = "rms_norm-forward-8x64-float32"
+    assert damaged == []
+    assert isinstance(rows[case, "eager"], Measured) and isinstance(rows[case, "onepass"], Measured)
+    assert isinstance(rows[case, "eager@control"], Measured), "every run carries its own A/A control"
+    assert isinstance(rows[case, "liger"], Unsupported) and rows[case, "liger"].why
+    assert isinstance(rows[case, "onepass-kernels"], Checked), "checked in the interpreter, not timed"
+    assert len(rows[case, "onepass"].timings["call"].rounds) >= 5
+    assert (finished / "runs" / "first" / "report.html").stat().st_size > 10_000
+
+
+def test_the_record_names_the_machine_the_method_and_the_command(finished):
+    header = json.loads((finished / "runs" / "first" / "run.json").read_text())
+    assert header["method"]["samples"] >= 30 and header["method"]["rounds"] >= 5
+    assert header["environment"]["packages"]["torch"] and header["environment"]["cpu"]
+    assert header["command"][:2] == ["benchmark-norms", "--device"]
+
+
+def test_a_finished_run_is_refused_without_resume_and_keeps_its_rows(finished):
+    before = (finished / "runs" / "first" / "rows.jsonl").read_bytes()
+    done = benchmark_norms(finished, *TINY, "--run-id", "first", code=2)
+    assert done.stderr.count("\n") == 1 and "--resume" in done.stderr
+    assert (finished / "runs" / "first" / "rows.jsonl").read_bytes() == before
+
+
+def test_a_run_that_was_cut_off_goes_on_where_it_stopped(finished):
+    path = finished / "runs" / "first" / "rows.jsonl"
+    whole = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in whole if '"backend": "onepass"' not in line) + whole[0][:30])
+    done = benchmark_norms(finished, "--run-id", "first", "--resume", "--json")
+    rows, damaged = Run.open(finished / "runs" / "first").rows()
+    assert isinstance(rows["rms_norm-forward-8x64-float32", "onepass"], Measured)
+    assert len(damaged) == 1, "the line that was cut off is named, not fatal"
+    verdicts = json.loads(done.stdout)["verdicts"]
+    assert {verdict["backend"] for verdict in verdicts} >= {"onepass", "liger"}
+
+
+def test_the_same_run_compared_with_itself_has_no_regression(finished):
+    run = str(finished / "runs" / "first")
+    benchmark_norms(finished, "compare", run, run)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--backend", "cudnn"), ("backend", "cudnn", "onepass")),
+        (("--suite", "everything"), ("suite", "everything", "models")),
+        (("--rows", "8"), ("--rows", "--cols")),
+        (("--rows", "8", "--cols", "0"), ("cols", "0")),
+        (("--rows", "8", "--cols", "8", "--dtype", "int8"), ("dtype", "int8", "bfloat16")),
+        (("--device", "tpu"), ("--device", "tpu", "cuda")),
+        (("--resume",), ("--resume", "--run-id")),
+        (("--resume", "--run-id", "nobody"), ("nobody", "run.json")),
+        (("compare", "here", "there"), ("here", "run.json")),
+        (("report", "here"), ("here", "run.json")),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_a_mistake_gets_one_sentence_and_leaves_nothing(tmp_path, arguments, words):
+    done = benchmark_norms(tmp_path, *arguments, code=2)
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert all(word in done.stderr for word in words)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_gpu_that_is_not_there_is_said(tmp_path):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    done = benchmark_norms(tmp_path, "--device", "cuda", code=2)
+    assert "no CUDA GPU" in done.stderr
+
+
+def test_list_shows_suites_and_backends(tmp_path):
+    shown = benchmark_norms(tmp_path, "list").stdout
+    assert "models" in shown and "onepass" in shown and "not installed" in shown
+
+
+def test_help_shows_examples(tmp_path):
+    assert "compare runs/monday runs/tuesday" in " ".join(benchmark_norms(tmp_path, "--help").stdout.split())

@@ -1,0 +1,104 @@
+"""A comparison of runs fails a build for what became slower or wrong, and for nothing else."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from onepass.lab.data.row import Incorrect, Unsupported
+from onepass.lab.judge.compare import compare
+from simulated import CASE, GPU, WRONG, measured, rounds_of, run_of
+
+
+def row_of(time, seed, *, case=CASE, backend="onepass", **how):
+    return measured(backend, rounds_of(time, np.random.default_rng(seed), **how), case=case)
+
+
+def changes_of(tmp_path, was, now, **environments):
+    a = run_of(tmp_path, "a", was, environment=environments.get("a", GPU))
+    b = run_of(tmp_path, "b", now, environment=environments.get("b", GPU))
+    return compare(a, b)
+
+
+def test_a_regression_is_found_and_fails(tmp_path):
+    found = changes_of(tmp_path, [row_of(20, 1)], [row_of(21, 2)])
+    assert found.regressed and found.changes[0].ratio == pytest.approx(1.05, rel=0.01)
+    assert "regression: onepass on rms_norm" in str(found)
+    json.dumps(asdict(found), allow_nan=False)
+
+
+def test_an_improvement_does_not_fail(tmp_path):
+    found = changes_of(tmp_path, [row_of(21, 1)], [row_of(20, 2)])
+    assert [change.change for change in found.changes] == ["improvement"] and not found.regressed
+
+
+def test_noise_alone_fails_no_build_however_many_rows_there_are():
+    """200 comparisons of 5 rows each, of the same with the same. Few may fail: 5 %, and three standard errors."""
+    cases = [replace(CASE, rows=rows) for rows in range(1, 6)]
+    pairs, failed = 200, 0
+    rng = np.random.default_rng(0)
+
+    class Rows:
+        """A run in memory: what compare reads of one."""
+
+        id, header = "run", {"environment": GPU}
+
+        def rows(self):
+            found = [measured("onepass", rounds_of(20, rng, rounds=6, round_noise=0.03), case=case) for case in cases]
+            return {(row.case, row.backend): row for row in found}, []
+
+    for _ in range(pairs):
+        failed += compare(Rows(), Rows()).regressed
+    assert failed / pairs <= 0.05 + 3 * (0.05 * 0.95 / pairs) ** 0.5
+
+
+def test_a_difference_that_two_runs_of_the_same_may_have_is_noise(tmp_path):
+    found = changes_of(tmp_path, [row_of(20, 1)], [row_of(20.3, 2)])
+    assert [change.change for change in found.changes] == ["noise"]
+
+
+def test_a_control_that_disagrees_with_itself_widens_what_is_noise(tmp_path):
+    def rows(time, seed):
+        return [row_of(time, seed), row_of(40, 8, backend="eager"), row_of(44, 9, backend="eager@control")]
+
+    found = changes_of(tmp_path, rows(20, 1), rows(21, 2))
+    assert not found.regressed and not any("@control" in change.backend for change in found.changes)
+
+
+def test_throttled_or_short_or_scattered_rows_are_noise(tmp_path):
+    slow = row_of(30, 2)
+    for number, now in enumerate([replace(slow, throttled=True), row_of(30, 2, rounds=1), row_of(30, 2, noise=0.4)]):
+        found = changes_of(tmp_path / str(number), [row_of(20, 1)], [now])
+        assert [change.change for change in found.changes] == ["noise"], found
+
+
+@pytest.mark.parametrize("other", [GPU | {"gpu": "NVIDIA A100"}, GPU | {"host": "b"}, {"cpu": "Xeon", "host": "a"}])
+def test_different_machines_are_not_compared(tmp_path, other):
+    found = changes_of(tmp_path, [row_of(20, 1)], [row_of(40, 2)], b=other)
+    assert [change.change for change in found.changes] == ["not comparable"] and not found.regressed
+
+
+def test_rows_that_name_their_own_machine_are_not_mixed(tmp_path):
+    found = changes_of(tmp_path, [row_of(20, 1)], [replace(row_of(40, 2), host="b")])
+    assert "host a and b" in found.changes[0].reason and not found.regressed
+
+
+def test_what_became_wrong_is_a_regression(tmp_path):
+    found = changes_of(tmp_path, [row_of(20, 1)], [Incorrect(CASE.id, "onepass", WRONG, "before timing")])
+    assert found.regressed and "no longer correct" in found.changes[0].reason
+
+
+def test_what_one_run_lacks_is_named_and_does_not_fail(tmp_path):
+    other = replace(CASE, rows=8)
+    gone = Unsupported(CASE.id, "onepass", "not installed")
+    found = changes_of(tmp_path, [row_of(20, 1)], [gone, row_of(20, 1, case=other)])
+    assert [change.change for change in found.changes] == ["missing", "missing"] and not found.regressed
+    assert {change.reason for change in found.changes} == {"B is unsupported", "A has no such row"}
+
+
+def test_what_else_changed_is_said(tmp_path):
+    found = changes_of(tmp_path, [row_of(20, 1)], [row_of(21, 2)], b=GPU | {"packages": {"torch": "2.12.0"}})
+    assert found.regressed and "torch differs: 2.11.0 → 2.12.0" in found.notes

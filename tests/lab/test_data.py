@@ -1,0 +1,132 @@
+"""The lab's nouns cannot hold what a measurement does not carry, and a run on disk loses nothing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from onepass.lab.data.case import Case
+from onepass.lab.data.row import Checked, Correctness, Incorrect, Measured, Timing, Unsupported, from_json, to_json
+from onepass.lab.data.run import Run, RunError
+
+CASE = Case("rms_norm", "forward", 4096, 4096, "float16")
+RIGHT = Correctness({"y": 1e-4}, {"y": 1e-3})
+WRONG = Correctness({"y": 1.0}, {"y": 1e-3})
+TIMING = Timing("gpu", 20.0, 21.0, 0.01, 0, [[20.0, 20.1], [19.9, 20.0]])
+
+
+def measured(before: Correctness = RIGHT, after: Correctness = RIGHT) -> Measured:
+    return Measured(CASE.id, "onepass", before, after, {"gpu": TIMING}, 1, 3355.0, 3.3, 3600.0, "precise", False)
+
+
+ROWS = [
+    measured(),
+    Checked(CASE.id, "onepass", RIGHT),
+    Incorrect(CASE.id, "liger", WRONG, "before timing"),
+    Unsupported(CASE.id, "quack", "not installed"),
+]
+
+
+@pytest.mark.parametrize("wrong", [{"before": WRONG}, {"after": WRONG}])
+def test_an_incorrect_row_cannot_carry_a_speed(wrong):
+    with pytest.raises(ValueError, match="not correct"):
+        measured(**wrong)
+    assert not {"timings", "gbps"} & set(Incorrect.__dataclass_fields__)
+    with pytest.raises(ValueError, match="not correct"):
+        Checked(CASE.id, "onepass", WRONG)
+
+
+@pytest.mark.parametrize("error", [float("nan"), float("inf"), 2e-3])
+def test_nan_never_passes_for_correct(error):
+    assert not Correctness({"y": error}, {"y": 1e-3}).passed
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: type(row).__name__)
+def test_a_row_survives_the_disk(row):
+    assert from_json(json.loads(json.dumps(to_json(row)))) == row
+
+
+def test_a_row_of_another_schema_is_no_row():
+    with pytest.raises(ValueError, match="schema"):
+        from_json(to_json(ROWS[0]) | {"schema": 2})
+    fields = to_json(ROWS[0])
+    del fields["gbps"]
+    with pytest.raises(ValueError, match="gbps"):
+        from_json(fields)
+
+
+def test_cases_that_differ_have_names_that_differ():
+    variants = [
+        CASE,
+        Case("layer_norm", "forward", 4096, 4096, "float16"),
+        Case("rms_norm", "backward", 4096, 4096, "float16"),
+        Case("rms_norm", "forward", 4096, 4096, "float16", weight_dtype="float32"),
+        Case("rms_norm", "forward", 4096, 128, "float16", layout="qkv", heads=32),
+        Case("rms_norm", "forward", 4096, 4096, "float16", eps=1e-5),
+    ]
+    assert len({case.id for case in variants}) == len(variants)
+    assert Case("rms_norm", "forward", 4096, 4096, "float16", weight_dtype="float16").id == CASE.id
+    for case in variants:
+        assert Case.from_json(json.loads(json.dumps(case.to_json()))) == case
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [({"op": "batch_norm"}, "op"), ({"rows": 0}, "rows"), ({"dtype": "int8"}, "dtype"), ({"heads": 3}, "heads")],
+)
+def test_a_case_that_means_nothing_is_refused_by_name(change, word):
+    fields = {"op": "rms_norm", "direction": "forward", "rows": 64, "cols": 64, "dtype": "float32"} | change
+    with pytest.raises(ValueError, match=word):
+        Case(**fields)
+
+
+def test_bytes_are_each_input_once_and_each_output_once():
+    x, weight = 4096 * 4096 * 2, 4096 * 2
+    assert CASE.bytes == 2 * x + weight
+    assert Case("layer_norm", "backward", 4096, 4096, "float16").bytes == 3 * x + 4 * weight
+    assert Case("add_rms_norm", "backward", 4096, 4096, "float16").bytes == 4 * x + 2 * weight
+
+
+def header() -> dict:
+    return {"cases": [CASE.to_json()], "backends": ["eager", "onepass"]}
+
+
+def test_a_run_reads_back_what_was_appended(tmp_path):
+    run = Run.begin(tmp_path, "first", header())
+    for row in ROWS:
+        run.append(row)
+    again = Run.open(tmp_path / "first")
+    rows, damaged = again.rows()
+    assert again.cases == [CASE] and damaged == []
+    assert rows[CASE.id, "liger"] == ROWS[2]
+    assert rows[CASE.id, "onepass"] == ROWS[1], "the last line of a case and backend counts"
+
+
+def test_a_line_cut_off_by_a_kill_is_named_and_skipped(tmp_path):
+    run = Run.begin(tmp_path, "killed", header())
+    run.append(ROWS[0])
+    with (run.path / "rows.jsonl").open("a") as file:
+        file.write(json.dumps(to_json(ROWS[3]))[:40])
+    run.append(ROWS[2])
+    rows, damaged = run.rows()
+    assert set(rows) == {(CASE.id, "onepass"), (CASE.id, "liger")}
+    assert len(damaged) == 1 and "line 2" in damaged[0]
+
+
+def test_an_existing_run_is_not_written_over(tmp_path):
+    Run.begin(tmp_path, "mine", header()).append(ROWS[0])
+    with pytest.raises(RunError, match="--resume"):
+        Run.begin(tmp_path, "mine", header())
+    assert len(Run.open(tmp_path / "mine").rows()[0]) == 1
+
+
+def test_what_is_no_run_is_said_in_a_sentence(tmp_path):
+    with pytest.raises(RunError, match=r"no run\.json"):
+        Run.open(tmp_path)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(RunError, match="cannot be read"):
+        Run.open(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="cannot write"):
+        Run.begin(tmp_path / "file", "x", header())
