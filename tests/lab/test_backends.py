@@ -1,5 +1,6 @@
 """Backends: the same tensors and the same task for all, and a sentence for what one cannot do."""
 
+import itertools
 import sys
 import types
 
@@ -40,13 +41,16 @@ def module(monkeypatch, tmp_path):
     sys.modules.pop("my_kernels", None)
 
 
-@pytest.mark.parametrize("name", ["eager", "onepass"])
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+#: All but PyTorch's own LayerNorm gradients in bf16, which its CPU kernel sums in bf16: test_gate.py has them refused.
+EVERYTHING = [
+    each
+    for each in itertools.product(["eager", "onepass"], OPS, DIRECTIONS, ["float32", "bfloat16"])
+    if each != ("eager", "layer_norm", "backward", "bfloat16")
+]
+
+
+@pytest.mark.parametrize(("name", "op", "direction", "dtype"), EVERYTHING)
 def test_eager_and_onepass_do_every_operation_in_both_passes(name, op, direction, dtype):
-    if (name, op, direction, dtype) == ("eager", "layer_norm", "backward", "bfloat16"):
-        pytest.skip("PyTorch's CPU kernel sums these in bf16: see test_gate.py")
     found = checked(backend(name), case_of(op, direction, dtype))
     assert found.passed, found
     assert {name.split()[0] for name in found.errors} == set(wanted(case_of(op, direction, dtype)))
