@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,3 +43,10 @@ def test_docstring_examples_run_as_they_stand():
 @pytest.mark.parametrize("block", list(python_blocks()))
 def test_the_readme_runs_as_it_stands(block):
     run_on_plain_cpu(block)
+
+
+def test_the_readmes_tables_are_those_of_the_figures():
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "performance-table"), "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
