@@ -150,7 +150,7 @@ def memory(view: View, group: tuple[str, str]) -> dict[str, Any]:
     top = max([1.05, *(share for entry in view.compared if (share := entry.ceiling_share) is not None)])
     points = alt.Chart(alt.NamedData("points")).encode(
         x=alt.X("bytes:Q", title="bytes that must move", scale=alt.Scale(type="log", nice=False, padding=12)).axis(
-            format="~s", grid=False, labelExpr="datum.label ? datum.label + 'B' : ''", tickCount=5, labelOverlap=True
+            format=".3~s", grid=False, labelExpr="datum.label ? datum.label + 'B' : ''", tickCount=5, labelOverlap=True
         ),
         y=alt.Y("share:Q", title=None, scale=alt.Scale(domain=[0, top])).axis(format="~%", tickCount=5),
         color=alt.Color("backend:N", legend=None, scale=alt.Scale(domain=view.backends)),
