@@ -15,6 +15,7 @@ class _Fused:
     """What the two modules share: the extra options, and several normalized dimensions as one."""
 
     normalized_shape: tuple[int, ...]
+    weight: Any
     offset: float
     cast: str
 
@@ -34,6 +35,12 @@ class _Fused:
         if residual is None:
             return result.view(x.shape)
         return tuple(part.view(x.shape) for part in result)
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()  # type: ignore[misc]
+        if self.weight is not None:
+            with torch.no_grad():
+                self.weight.sub_(self.offset)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, offset={self.offset}, cast={self.cast!r}"  # type: ignore[misc]
@@ -67,12 +74,6 @@ class RMSNorm(_Fused, nn.RMSNorm):
         self.offset, self.cast = offset, cast
         super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
 
-    def reset_parameters(self) -> None:
-        super().reset_parameters()
-        if self.elementwise_affine:
-            with torch.no_grad():
-                self.weight.sub_(self.offset)
-
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Any:
         # As torch means None: the epsilon of the dtype in which it computes.
         eps = torch.finfo(torch.float32).eps if self.eps is None else self.eps
@@ -102,12 +103,6 @@ class LayerNorm(_Fused, nn.LayerNorm):
     ) -> None:
         self.offset, self.cast = offset, cast
         super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
-
-    def reset_parameters(self) -> None:
-        super().reset_parameters()
-        if self.elementwise_affine:
-            with torch.no_grad():
-                self.weight.sub_(self.offset)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Any:
         return self._normalize(True, self.eps, x, self.weight, self.bias, residual)

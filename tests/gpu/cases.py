@@ -137,7 +137,9 @@ def differentiated(run: Run, tensors: Tensors) -> dict[str, Tensor]:
 
 
 def widened(tensors: Tensors) -> Tensors:
-    return Tensors(*(None if tensor is None else tensor.double() for tensor in tensors))  # type: ignore[arg-type]
+    return tensors._replace(
+        **{name: tensor.double() for name, tensor in tensors._asdict().items() if tensor is not None}
+    )
 
 
 def with_rows(case: Case, rows: int) -> Case:

@@ -6,7 +6,7 @@ import datetime
 import json
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from onepass.lab.data.case import DTYPES, OPS, Case
+from onepass.lab.data.profile import Profiled
 from onepass.lab.data.row import SCHEMA, Checked, Measured
 from onepass.lab.data.run import Run, RunError
 from onepass.lab.data.verdict import Verdict
@@ -74,6 +75,9 @@ def run(
     runs: Annotated[Path, typer.Option(help="where runs are kept")] = Path("runs"),
     baseline: Annotated[str, typer.Option(help="the backend that others are compared with")] = "eager",
     seconds: Annotated[float, typer.Option(help="time limit of one case, all backends together")] = 20.0,
+    with_profiling: Annotated[
+        bool, typer.Option("--with-profiling", help="the hardware's counters too, by ncu")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="verdicts as JSON, for machines")] = False,
 ) -> None:
     """Measure normalization backends side by side, and say only what the measurement carries."""
@@ -89,6 +93,8 @@ def run(
             cases = _cases(place, rows, cols, dtype, op, passes, suite or [], sweep)
             current = Run.begin(runs, run_id or _now_id(), _header(place, cases, backend or ["all"], baseline, seconds))
         _execute(current)
+        if with_profiling:
+            _profile(current)
         verdicts, sentences = _judged(current)
         made = _report(current, verdicts, sentences)
     if as_json:
@@ -120,6 +126,30 @@ def report(path: Path, out: Annotated[Path | None, typer.Option(help="where to w
         current = Run.open(path)
         verdicts, sentences = _judged(current)
         print(_page(current, verdicts, sentences, out or current.path / "report.html"))
+
+
+@app.command()
+def profile(
+    path: Path,
+    case: Annotated[list[str] | None, typer.Option(help="a case's id; may be given again")] = None,
+    backend: Annotated[list[str] | None, typer.Option(help="a backend's name; may be given again")] = None,
+) -> None:
+    """Read the hardware's counters (ncu) for the measured rows of a run, all or those named, and renew its page."""
+    with in_a_sentence():
+        current = Run.open(path)
+        _known("case", case or [], [case.id for case in current.cases])
+        _known("backend", backend or [], current.backends)
+        _profile(current, case or [], backend or [])
+        made = _report(current, *_judged(current))
+    table = Table("case", "backend", "DRAM", "occupancy", "bytes / needed", "kernels", box=None)
+    for found in current.profiles()[0].values():
+        if isinstance(found, Profiled):
+            figures = (f"{found.dram_percent:.0f} %", f"{found.occupancy_percent:.0f} %", f"{found.traffic:.2f}")
+            table.add_row(found.case, found.backend, *figures, str(len(found.kernels)))
+        else:
+            table.add_row(found.case, found.backend, f"unprofiled: {found.why}")
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    print(made)
 
 
 @app.command(name="list")
@@ -222,12 +252,27 @@ def _execute(current: Run) -> None:
         progress.update(task, completed=total)
 
 
+def _profile(current: Run, cases: Sequence[str] = (), backends: Sequence[str] = ()) -> None:
+    from onepass.lab.profiling import profile_run
+
+    def tell(case: str, backend: str) -> None:
+        print(f"profiling {case}, {backend}", file=sys.stderr, flush=True)
+
+    profile_run(current, cases, backends, tell)
+
+
+def _known(what: str, asked: Sequence[str], there: Sequence[str]) -> None:
+    for name in asked:
+        if name not in there:
+            raise ValueError(f"--{what} must be one of the run's: {', '.join(there)}; not {name}")
+
+
 def _judged(current: Run) -> tuple[list[Verdict], list[str]]:
     from onepass.lab.judge.boundary import boundary
     from onepass.lab.judge.judge import judge_run
 
     verdicts = judge_run(current, current.header["baseline"])
-    return verdicts, [*boundary(current, verdicts), *current.rows()[1]]
+    return verdicts, [*boundary(current, verdicts), *current.rows()[1], *current.profiles()[1]]
 
 
 def _report(current: Run, verdicts: list[Verdict], sentences: list[str]) -> Path:

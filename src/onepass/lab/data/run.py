@@ -2,6 +2,7 @@
 
 runs/<id>/run.json       what was asked: command, cases, backends, options, environment; written once, at the start
 runs/<id>/rows.jsonl     a line a row, in the order they were finished; the last line of a case and backend counts
+runs/<id>/profiles.jsonl what the hardware's counters say of rows, a line each, where it was asked for
 runs/<id>/report.html    made from the two above, at any time, anywhere
 """
 
@@ -9,13 +10,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onepass.lab.data import profile as profile_data
+from onepass.lab.data import row as row_data
 from onepass.lab.data.case import Case
-from onepass.lab.data.row import Row, from_json, to_json
+from onepass.lab.data.profile import Profile
+from onepass.lab.data.row import Row
 
 
 class RunError(Exception):
@@ -65,31 +69,46 @@ class Run:
         return cls(path, header)
 
     def append(self, row: Row) -> None:
+        self._append("rows.jsonl", row_data.to_json(row))
+
+    def append_profile(self, profile: Profile) -> None:
+        self._append("profiles.jsonl", profile_data.to_json(profile))
+
+    def rows(self) -> tuple[dict[tuple[str, str], Row], list[str]]:
+        """The rows by case and backend, and a sentence for every line that had to be skipped."""
+        return self._read("rows.jsonl", row_data.from_json)
+
+    def profiles(self) -> tuple[dict[tuple[str, str], Profile], list[str]]:
+        """The profiles by case and backend, and a sentence for every line that had to be skipped."""
+        return self._read("profiles.jsonl", profile_data.from_json)
+
+    def _append(self, name: str, fields: dict[str, Any]) -> None:
         """One line, on disk before this returns. A line that a kill cut off is ended first, and harms no other."""
-        with (self.path / "rows.jsonl").open("ab+") as file:
+        with (self.path / name).open("ab+") as file:
             if file.tell() > 0:
                 file.seek(-1, os.SEEK_END)
                 if file.read(1) != b"\n":
                     file.write(b"\n")
-            file.write(json.dumps(to_json(row)).encode() + b"\n")
+            file.write(json.dumps(fields).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
-    def rows(self) -> tuple[dict[tuple[str, str], Row], list[str]]:
-        """The rows by case and backend, and a sentence for every line that had to be skipped."""
-        found: dict[tuple[str, str], Row] = {}
+    def _read(
+        self, name: str, from_json: Callable[[dict[str, Any]], Any]
+    ) -> tuple[dict[tuple[str, str], Any], list[str]]:
+        """By case and backend: the last line of each counts."""
+        path = self.path / name
+        found: dict[tuple[str, str], Any] = {}
         damaged: list[str] = []
-        for number, line in enumerate(self._lines(), start=1):
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+        for number, line in enumerate((line for line in lines if line.strip()), start=1):
             try:
-                row = from_json(json.loads(line))
+                fields = json.loads(line)
+                if not isinstance(fields, dict):
+                    raise ValueError("not a JSON object")
+                record = from_json(fields)
             except ValueError as error:
-                damaged.append(f"{self.path / 'rows.jsonl'}, line {number}, was skipped: {error}")
+                damaged.append(f"{path}, line {number}, was skipped: {error}")
                 continue
-            found[row.case, row.backend] = row
+            found[record.case, record.backend] = record
         return found, damaged
-
-    def _lines(self) -> Iterable[str]:
-        path = self.path / "rows.jsonl"
-        if not path.exists():
-            return []
-        return [line for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]

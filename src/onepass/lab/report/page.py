@@ -18,7 +18,7 @@ from onepass.lab.data.run import Run
 from onepass.lab.data.verdict import Verdict
 from onepass.lab.report import charts
 from onepass.lab.report.summary import ratio_text, summarise
-from onepass.lab.report.table import COLUMNS, TIMES, lines
+from onepass.lab.report.table import TIMES, columns, lines
 from onepass.lab.report.view import ALL_CALLS, View, shape_name, view
 
 
@@ -37,7 +37,7 @@ def render(run: Run, verdicts: list[Verdict], boundary: list[str], smallest_effe
         themes=charts.THEMES,
         colours={name: charts.colours(seen.backends, theme) for name, theme in charts.THEMES.items()},
         span=charts.span(seen),
-        columns=COLUMNS,
+        columns=columns(seen),
         times=TIMES,
         lines=lines(seen),
         calls=[call for call in ALL_CALLS if call in calls],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from onepass.lab.data.profile import Profile, Unprofiled
 from onepass.lab.data.row import Measured
 from onepass.lab.report.summary import ratio_text
 from onepass.lab.report.view import Entry, View, shape_name
@@ -31,7 +32,7 @@ class Line:
     backend: str
     call: str
     reasons: tuple[str, ...]
-    numbers: list[Number]  # in the order of COLUMNS
+    numbers: list[Number]  # in the order of columns()
 
 
 #: The number columns: the group above, the name that the button shows, what it means.
@@ -43,17 +44,27 @@ COLUMNS = [
     ("", "% of ceiling", "share of a plain copy of the same size"),
     ("", "kernels", "kernels that a call launches"),
 ]
+#: Further ones, where rows of the run were profiled.
+COUNTERS = [
+    ("ncu", "DRAM", "share of the memory's peak rate, by the hardware's counters"),
+    ("ncu", "bytes", "DRAM bytes over the bytes that must move"),
+    ("ncu", "occupancy", "achieved: active warps over those that there is room for"),
+]
+
+
+def columns(view: View) -> list[tuple[str, str, str]]:
+    return COLUMNS + (COUNTERS if view.has_profiles else [])
 
 
 def lines(view: View) -> list[Line]:
     places = {case.id: place for place, case in enumerate(view.cases)}
-    return [_line(entry, places.get(entry.row.case, len(places))) for entry in view.entries]
+    return [_line(entry, places.get(entry.row.case, len(places)), view.has_profiles) for entry in view.entries]
 
 
-def _line(entry: Entry, place: int) -> Line:
+def _line(entry: Entry, place: int, counters: bool) -> Line:
     op, direction = entry.group
     shape = shape_name(entry.case) if entry.case else entry.row.case
-    numbers = [_speedup(entry), *_times(entry), *_rates(entry)]
+    numbers = [_speedup(entry), *_times(entry), *_rates(entry), *(_counters(entry.profile) if counters else [])]
     return Line(entry.row.case, op, direction, shape, place, entry.row.backend, entry.call, entry.reasons, numbers)
 
 
@@ -85,6 +96,18 @@ def _rates(entry: Entry) -> list[Number]:
         _number(row.gbps, "{:,.0f}" if row.gbps >= 100 else "{:.1f}"),
         _number(share, "{:.1%}"),
         _number(row.kernels, "{}"),
+    ]
+
+
+def _counters(profile: Profile | None) -> list[Number]:
+    if profile is None:
+        return [Number()] * 3
+    if isinstance(profile, Unprofiled):
+        return [Number("unprofiled", note=profile.why), Number(), Number()]
+    return [
+        _number(profile.dram_percent / 100, "{:.0%}"),
+        _number(profile.traffic, "{:.2f}×"),
+        _number(profile.occupancy_percent / 100, "{:.0%}"),
     ]
 
 

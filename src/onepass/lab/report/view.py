@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onepass.lab.data.case import DIRECTIONS, OPS, Case
+from onepass.lab.data.profile import Profile
 from onepass.lab.data.row import CONTROL_SUFFIX, Checked, Incorrect, Measured, Row, Timing, Unsupported
 from onepass.lab.data.run import Run
 from onepass.lab.data.verdict import CALLS, Verdict
@@ -28,6 +29,7 @@ class Entry:
     verdict: Verdict | None
     call: str
     reasons: tuple[str, ...]
+    profile: Profile | None = None
 
     @property
     def speedup(self) -> float | None:
@@ -70,6 +72,10 @@ class View:
         return [entry for entry in self.entries if not entry.row.backend.endswith(CONTROL_SUFFIX)]
 
     @property
+    def has_profiles(self) -> bool:
+        return any(entry.profile is not None for entry in self.entries)
+
+    @property
     def groups(self) -> list[tuple[str, str]]:
         """The operations and directions that the run has, in the order in which the library names them."""
         present = {(case.op, case.direction) for case in self.cases}
@@ -78,6 +84,7 @@ class View:
 
 def view(run: Run, verdicts: list[Verdict]) -> View:
     found, skipped = run.rows()
+    profiles, unread = run.profiles()
     against = [verdict.against for verdict in verdicts]
     baseline = str(run.header.get("baseline") or "eager")
     if against and baseline not in against:
@@ -88,8 +95,11 @@ def view(run: Run, verdicts: list[Verdict]) -> View:
     backends = [name for name in names if not name.endswith(CONTROL_SUFFIX)]
     places = {name: place for place, name in enumerate([*cases, *sorted({name for name, _ in found} - set(cases))])}
     order = sorted(found, key=lambda key: (places[key[0]], names.index(key[1])))
-    entries = [_entry(found[key], cases.get(key[0]), judged.get(key), baseline) for key in order]
-    return View(run, baseline, backends, list(cases.values()), entries, skipped)
+    entries = [
+        replace(_entry(found[key], cases.get(key[0]), judged.get(key), baseline), profile=profiles.get(key))
+        for key in order
+    ]
+    return View(run, baseline, backends, list(cases.values()), entries, skipped + unread)
 
 
 def _entry(row: Row, case: Case | None, verdict: Verdict | None, baseline: str) -> Entry:
