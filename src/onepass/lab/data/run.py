@@ -1,20 +1,22 @@
 """A run's directory: append-only, so that a run killed at any moment loses no finished row.
 
 runs/<id>/run.json       what was asked: command, cases, backends, options, environment; written once, at the start
-runs/<id>/rows.jsonl     a line a row, in the order they were finished; the last line of a case and backend counts
+runs/<id>/rows.jsonl     a line a row, in the order they were finished; rows.jsonl.gz once the run is put away
 runs/<id>/report.html    made from the two above, at any time, anywhere
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
-from collections.abc import Iterable
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from onepass.lab.data.case import Case
+from onepass.lab.data.pool import pooled
 from onepass.lab.data.row import Row, from_json, to_json
 
 
@@ -29,7 +31,7 @@ class Run:
 
     @property
     def id(self) -> str:
-        return self.path.name
+        return self.path.resolve().name  # also of "."
 
     @property
     def cases(self) -> list[Case]:
@@ -66,7 +68,9 @@ class Run:
 
     def append(self, row: Row) -> None:
         """One line, on disk before this returns. A line that a kill cut off is ended first, and harms no other."""
-        with (self.path / "rows.jsonl").open("ab+") as file:
+        if self.rows_path.suffix == ".gz":
+            raise RunError(f"{self.rows_path} is compressed: unpack it with gunzip to add rows to it")
+        with self.rows_path.open("ab+") as file:
             if file.tell() > 0:
                 file.seek(-1, os.SEEK_END)
                 if file.read(1) != b"\n":
@@ -75,21 +79,29 @@ class Run:
             file.flush()
             os.fsync(file.fileno())
 
+    @property
+    def rows_path(self) -> Path:
+        """rows.jsonl, or what gzip made of it."""
+        plain, packed = self.path / "rows.jsonl", self.path / "rows.jsonl.gz"
+        return packed if packed.exists() and not plain.exists() else plain
+
     def rows(self) -> tuple[dict[tuple[str, str], Row], list[str]]:
-        """The rows by case and backend, and a sentence for every line that had to be skipped."""
-        found: dict[tuple[str, str], Row] = {}
+        """The rows by case and backend, samplings pooled, and a sentence for every line that had to be skipped."""
+        found: list[Row] = []
         damaged: list[str] = []
         for number, line in enumerate(self._lines(), start=1):
             try:
-                row = from_json(json.loads(line))
+                found.append(from_json(json.loads(line)))
             except ValueError as error:
-                damaged.append(f"{self.path / 'rows.jsonl'}, line {number}, was skipped: {error}")
-                continue
-            found[row.case, row.backend] = row
-        return found, damaged
+                damaged.append(f"{self.rows_path}, line {number}, was skipped: {error}")
+        return pooled(found), damaged
 
-    def _lines(self) -> Iterable[str]:
-        path = self.path / "rows.jsonl"
+    def _lines(self) -> list[str]:
+        path = self.rows_path
         if not path.exists():
             return []
-        return [line for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+        try:
+            content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        except (OSError, EOFError, zlib.error) as error:
+            raise RunError(f"{path} cannot be read: {error}") from None
+        return [line for line in content.decode(encoding="utf-8", errors="replace").splitlines() if line.strip()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from onepass.lab.data.citation import Citation
 from onepass.lab.data.row import Measured
 from onepass.lab.report.summary import ratio_text
 from onepass.lab.report.view import Entry, View, shape_name
@@ -23,12 +24,11 @@ class Number:
 
 @dataclass(frozen=True)
 class Line:
-    case: str
+    citation: Citation
     op: str
     direction: str
     shape: str
     place: int  # the case's in the run, by which its column sorts
-    backend: str
     call: str
     reasons: tuple[str, ...]
     numbers: list[Number]  # in the order of COLUMNS
@@ -47,14 +47,15 @@ COLUMNS = [
 
 def lines(view: View) -> list[Line]:
     places = {case.id: place for place, case in enumerate(view.cases)}
-    return [_line(entry, places.get(entry.row.case, len(places))) for entry in view.entries]
+    return [_line(view.run.id, entry, places.get(entry.row.case, len(places))) for entry in view.entries]
 
 
-def _line(entry: Entry, place: int) -> Line:
+def _line(run_id: str, entry: Entry, place: int) -> Line:
+    citation = Citation(run_id, entry.row.case, entry.row.backend)
     op, direction = entry.group
     shape = shape_name(entry.case) if entry.case else entry.row.case
     numbers = [_speedup(entry), *_times(entry), *_rates(entry)]
-    return Line(entry.row.case, op, direction, shape, place, entry.row.backend, entry.call, entry.reasons, numbers)
+    return Line(citation, op, direction, shape, place, entry.call, entry.reasons, numbers)
 
 
 def _speedup(entry: Entry) -> Number:
