@@ -7,7 +7,7 @@ import numpy as np
 from onepass.lab.data.case import Case
 from onepass.lab.data.row import Correctness, Measured
 from onepass.lab.data.run import Run
-from onepass.lab.judge.stats import summarize
+from onepass.lab.data.timing import summarize
 
 CASE = Case("rms_norm", "forward", 4096, 4096, "float16")
 RIGHT = Correctness({"y": 1e-4}, {"y": 1e-3})
@@ -35,7 +35,7 @@ def measured(backend, rounds, *, kinds=("gpu",), case=CASE, ceiling=4000.0, **fi
         gbps=case.bytes / deciding / 1e3,
         tflops=case.flops / deciding / 1e6,
         ceiling_gbps=ceiling,
-        **({"stopped": "precise", "throttled": False} | fields),
+        **({"stopped": "precise", "throttled": ()} | fields),
     )
 
 

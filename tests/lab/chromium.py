@@ -54,6 +54,7 @@ class Chromium:
         self._session = attached["sessionId"]
         for domain in ("Page", "Network", "Runtime", "Log"):
             self.send(f"{domain}.enable")
+        self.send("Emulation.setFocusEmulationEnabled", enabled=True)  # without a window, none would have the focus
 
     def __enter__(self) -> Chromium:
         return self
@@ -69,16 +70,23 @@ class Chromium:
         os.close(self._answers)
         self._log.close()
 
-    def open(self, page: Path, *, width: int = 1400, height: int = 900, theme: str = "light") -> None:
+    def open(
+        self, page: Path, *, fragment: str = "", width: int = 1400, height: int = 900, theme: str = "light"
+    ) -> None:
         """The page, loaded, its charts drawn, in a window of this size and a system of this theme."""
-        self.asked, self.said = [], []
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         self.theme(theme)
-        self.send("Page.navigate", url=page.resolve().as_uri())
+        self.send("Page.navigate", url="about:blank")  # or an address that differs in its fragment would load nothing
+        self.asked, self.said = [], []
+        self.send("Page.navigate", url=page.resolve().as_uri() + (f"#{fragment}" if fragment else ""))
         self.wait_for("document.readyState === 'complete' && document.body.dataset.charts")
 
     def theme(self, theme: str) -> None:
         self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+
+    def allow(self, permission: str) -> None:
+        """What a person would be asked to allow."""
+        self.send("Browser.grantPermissions", permissions=[permission])
 
     def run(self, script: str) -> Any:
         """The value of an expression in the page."""

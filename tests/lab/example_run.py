@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from onepass.lab.data.case import Case
-from onepass.lab.data.row import Checked, Correctness, Incorrect, Measured, Row, Timing, Unsupported
+from onepass.lab.data.row import Checked, Correctness, Incorrect, Measured, Row, Unsupported
 from onepass.lab.data.run import Run
+from onepass.lab.data.timing import Timing
 from onepass.lab.data.verdict import Verdict
 
 BACKENDS = ["eager", "compile", "compile-max-autotune", "liger", "quack", "onepass"]
@@ -133,7 +134,7 @@ def _measured(case: Case, backend: str, device: str, luck: random.Random, passed
         tflops=case.flops * gbps / case.bytes / 1e3,
         ceiling_gbps=ceiling,
         stopped="plateau" if noisy > 0.1 else "precise",
-        throttled=backend == "liger" and case.id == "layer_norm-forward-4096x8192-float16",
+        throttled=("power cap",) if (backend, case.id) == ("liger", "layer_norm-forward-4096x8192-float16") else (),
         host="node-1",
         device="NVIDIA H200" if device == "cuda" else "cpu",
     )

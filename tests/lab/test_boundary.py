@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from onepass.lab.data.row import Checked, Incorrect, Unsupported
+from onepass.lab.data.row import Checked, Conditions, Incorrect, Unsupported
 from onepass.lab.judge.boundary import boundary
 from onepass.lab.judge.judge import judge_run
 from simulated import CASE, CPU, RIGHT, WRONG, measured, rounds_of, run_of
@@ -42,6 +42,14 @@ def test_a_gpu_run_names_its_gpu_dtypes_shapes_and_what_it_leaves_open(tmp_path)
         assert part in said
 
 
+def test_a_gpu_that_nobody_watched_is_said(tmp_path):
+    watched = {"conditions": Conditions((1755, 1980), (3201, 3201), (41, 44))}
+    rows = [row_of("eager", 40, 1, fields=watched), row_of("onepass", 20, 2)]
+    assert "NVML did not answer while 1 row ran" in said_by(tmp_path / "gpu", rows)
+    assert "NVML" not in said_by(tmp_path / "both", [replace(row, **watched) for row in rows])
+    assert "NVML" not in said_by(tmp_path / "cpu", rows, environment=CPU)
+
+
 def test_a_cpu_run_claims_nothing_about_gpus(tmp_path):
     rows = [row_of("eager", 40, 1, kinds=("call",)), Checked(CASE.id, "onepass-triton", RIGHT)]
     said = said_by(tmp_path, rows, environment=CPU)
@@ -54,7 +62,7 @@ def test_rows_that_carry_nothing_are_named(tmp_path):
     rows = [
         row_of("eager", 40, 1),
         row_of("noisy", 20, 2, noise=0.4),
-        row_of("hot", 20, 3, fields={"throttled": True}),
+        row_of("hot", 20, 3, fields={"throttled": ("power cap",)}),
         row_of("magic", 5, 4),
         Incorrect(CASE.id, "wrong", WRONG, "before timing"),
         Unsupported(CASE.id, "absent", "not installed"),

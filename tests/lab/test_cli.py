@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from onepass.lab.data.row import Checked, Measured, Unsupported
+from onepass.lab.data.row import Checked, Measured, Unsupported, to_json
 from onepass.lab.data.run import Run
 
 SOURCES = str(Path(__file__).parents[2] / "src")
@@ -80,6 +80,32 @@ def test_a_run_that_was_cut_off_goes_on_where_it_stopped(finished):
     assert {verdict["backend"] for verdict in verdicts} >= {"onepass", "liger"}
 
 
+def test_a_rerun_replaces_what_was_throttled_and_pools_what_was_noisy(finished):
+    path, case = finished / "runs" / "first" / "rows.jsonl", "rms_norm-forward-8x64-float32"
+    readable, _ = Run.open(path.parent).rows()
+    lines = [to_json(row) for row in readable.values()]
+
+    def rounds_after_a_rerun() -> int:
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        benchmark_norms(finished, "--run-id", "first", "--rerun")
+        rows, damaged = Run.open(path.parent).rows()
+        assert damaged == [] and all(not row.throttled for row in rows.values() if isinstance(row, Measured))
+        assert rows[case, "onepass"].conditions is None, "a CPU has no NVML"
+        again = len(rows[case, "onepass"].timings["call"].rounds)
+        assert len(rows[case, "eager"].timings["call"].rounds) == again
+        return again
+
+    timed = [line for line in lines if line["kind"] == "measured"]
+    for line in timed:
+        line["throttled"] = ["power cap"]
+    assert 5 <= rounds_after_a_rerun() < 45
+    for line in timed:
+        line["throttled"] = []
+        line["timings"]["call"]["rounds"] = [[1.0, 9.0] * 15] * 100  # more than a sampling ever takes
+        line["timings"]["call"]["noise"] = 1.6
+    assert 105 <= rounds_after_a_rerun() < 145
+
+
 def test_the_same_run_compared_with_itself_has_no_regression(finished):
     run = str(finished / "runs" / "first")
     benchmark_norms(finished, "compare", run, run)
@@ -95,9 +121,11 @@ def test_the_same_run_compared_with_itself_has_no_regression(finished):
         (("--rows", "8", "--cols", "8", "--dtype", "int8"), ("dtype", "int8", "bfloat16")),
         (("--device", "tpu"), ("--device", "tpu", "cuda")),
         (("--resume",), ("--resume", "--run-id")),
+        (("--rerun",), ("--rerun", "--run-id")),
         (("--resume", "--run-id", "nobody"), ("nobody", "run.json")),
         (("compare", "here", "there"), ("here", "run.json")),
         (("report", "here"), ("here", "run.json")),
+        (("decisions", "check", "here"), ("here", "decision records")),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )

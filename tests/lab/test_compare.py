@@ -70,7 +70,8 @@ def test_a_control_that_disagrees_with_itself_widens_what_is_noise(tmp_path):
 
 def test_throttled_or_short_or_scattered_rows_are_noise(tmp_path):
     slow = row_of(30, 2)
-    for number, now in enumerate([replace(slow, throttled=True), row_of(30, 2, rounds=1), row_of(30, 2, noise=0.4)]):
+    held_back = replace(slow, throttled=("power cap",))
+    for number, now in enumerate([held_back, row_of(30, 2, rounds=1), row_of(30, 2, noise=0.4)]):
         found = changes_of(tmp_path / str(number), [row_of(20, 1)], [now])
         assert [change.change for change in found.changes] == ["noise"], found
 

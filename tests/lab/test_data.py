@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from pathlib import Path
 
 import pytest
 
 from onepass.lab.data.case import Case
-from onepass.lab.data.row import Checked, Correctness, Incorrect, Measured, Timing, Unsupported, from_json, to_json
+from onepass.lab.data.citation import Citation
+from onepass.lab.data.row import Checked, Conditions, Correctness, Incorrect, Measured, Unsupported, from_json, to_json
 from onepass.lab.data.run import Run, RunError
+from onepass.lab.data.timing import Timing
 
 CASE = Case("rms_norm", "forward", 4096, 4096, "float16")
 RIGHT = Correctness({"y": 1e-4}, {"y": 1e-3})
@@ -16,12 +20,17 @@ WRONG = Correctness({"y": 1.0}, {"y": 1e-3})
 TIMING = Timing("gpu", 20.0, 21.0, 0.01, 0, [[20.0, 20.1], [19.9, 20.0]])
 
 
-def measured(before: Correctness = RIGHT, after: Correctness = RIGHT) -> Measured:
-    return Measured(CASE.id, "onepass", before, after, {"gpu": TIMING}, 1, 3355.0, 3.3, 3600.0, "precise", False)
+SEEN = Conditions((1755, 1980), (3201, 3201), (41, 44))
+
+
+def measured(before: Correctness = RIGHT, after: Correctness = RIGHT, **fields: object) -> Measured:
+    held_back = fields.pop("throttled", ())
+    timings = {"gpu": TIMING}
+    return Measured(CASE.id, "onepass", before, after, timings, 1, 3355.0, 3.3, 3600.0, "precise", held_back, **fields)
 
 
 ROWS = [
-    measured(),
+    measured(throttled=("power cap",), conditions=SEEN, began="2026-11-15T10:00:00+00:00"),
     Checked(CASE.id, "onepass", RIGHT),
     Incorrect(CASE.id, "liger", WRONG, "before timing"),
     Unsupported(CASE.id, "quack", "not installed"),
@@ -54,6 +63,8 @@ def test_a_row_of_another_schema_is_no_row():
     del fields["gbps"]
     with pytest.raises(ValueError, match="gbps"):
         from_json(fields)
+    with pytest.raises(ValueError, match="cannot be read"):
+        from_json(to_json(ROWS[0]) | {"throttled": True})
 
 
 def test_cases_that_differ_have_names_that_differ():
@@ -112,6 +123,45 @@ def test_a_line_cut_off_by_a_kill_is_named_and_skipped(tmp_path):
     rows, damaged = run.rows()
     assert set(rows) == {(CASE.id, "onepass"), (CASE.id, "liger")}
     assert len(damaged) == 1 and "line 2" in damaged[0]
+
+
+def pack(path: Path) -> Path:
+    """What gzip does to a file."""
+    packed = path.with_name(path.name + ".gz")
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    return packed
+
+
+def test_a_run_that_was_put_away_compressed_is_read_as_it_stands(tmp_path):
+    run = Run.begin(tmp_path, "kept", header())
+    run.append(ROWS[0])
+    run.append(ROWS[2])
+    rows = run.rows()
+    packed = pack(run.path / "rows.jsonl")
+    assert run.rows() == rows and len(rows[0]) == 2
+    with pytest.raises(RunError, match="gunzip"):
+        run.append(ROWS[3])
+    packed.write_bytes(packed.read_bytes()[:-20])
+    with pytest.raises(RunError, match=r"rows\.jsonl\.gz cannot be read"):
+        run.rows()
+    packed.write_bytes(b"no gzip")
+    with pytest.raises(RunError, match=r"rows\.jsonl\.gz cannot be read"):
+        run.rows()
+
+
+def test_a_run_has_its_name_from_wherever_it_is_opened(tmp_path, monkeypatch):
+    monkeypatch.chdir(Run.begin(tmp_path, "mine", header()).path)
+    assert Run.open(Path(".")).id == "mine"
+
+
+def test_a_citation_is_read_as_it_is_written():
+    for backend in ("onepass", "eager@control", "my_module:my_norm"):
+        citation = Citation("tuesday", CASE.id, backend)
+        assert str(citation) == f"tuesday#{CASE.id}/{backend}" and Citation.parse(str(citation)) == citation
+    for wrong in ("tuesday", f"tuesday#{CASE.id}", f"{CASE.id}/onepass", f"a/b#{CASE.id}/onepass", "a #b/c", "#b/c"):
+        with pytest.raises(ValueError, match="run-id#case/backend"):
+            Citation.parse(wrong)
 
 
 def test_an_existing_run_is_not_written_over(tmp_path):

@@ -30,7 +30,7 @@ JUDGED = {
     "same": row_of("onepass", 40, 2),
     "slower": row_of("onepass", 50, 2),
     "rerun noise": row_of("onepass", 20, 2, noise=0.3),
-    "throttled": row_of("onepass", 20, 2, throttled=True),
+    "throttled": row_of("onepass", 20, 2, throttled=("power cap",)),
     "incorrect": Incorrect(CASE.id, "onepass", WRONG, "after timing"),
     "suspect": row_of("onepass", 10, 2),
     "unsupported": Unsupported(CASE.id, "onepass", "not installed: pip install it"),
@@ -42,6 +42,13 @@ def test_every_call_can_be_reached_and_says_why(call):
     verdict = judge(JUDGED[call], BASE, QUIET)
     assert (verdict.call, verdict.backend, verdict.against) == (call, "onepass", "eager")
     assert all(verdict.reasons)
+
+
+def test_what_held_the_gpu_back_is_named_whichever_side_it_was_on():
+    hot = row_of("eager", 40, 1, throttled=("power brake", "power cap"))
+    said = "the GPU was held back while onepass and eager ran: power cap, power brake"
+    assert judge(JUDGED["throttled"], hot, QUIET).reasons == (said,)
+    assert judge(FAST, hot, QUIET).reasons == ("the GPU was held back while eager ran: power brake, power cap",)
 
 
 @pytest.mark.parametrize("base", [BASE, *JUDGED.values()], ids=lambda row: type(row).__name__)

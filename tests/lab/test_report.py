@@ -7,10 +7,12 @@ import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
 from lab.example_run import BACKENDS, BOUNDARY, make_run, make_verdicts
+from onepass.lab.data.citation import Citation
 from onepass.lab.data.row import Measured, Unsupported, to_json
 from onepass.lab.data.run import Run, RunError
 from onepass.lab.data.verdict import Verdict
@@ -76,6 +78,17 @@ def test_a_row_of_the_run_is_a_row_of_the_table_and_of_the_download(run: Run, re
     assert shown == set(found) and len(found) == 24 * 7  # six backends and the control
     assert json.dumps(carried) == json.dumps([to_json(found[row["case"], row["backend"]]) for row in carried])
     assert len(carried) == len(found)
+
+
+def test_every_row_has_a_place_in_the_page_and_a_citation_that_finds_it_again(run: Run, report: Page) -> None:
+    found, _ = run.rows()
+    anchors = [line["id"] for line in report.all("tr") if "data-case" in line]
+    links = [link for link in report.all("a") if "data-cite" in link]
+    cited = [Citation.parse(link["data-cite"]) for link in links]
+    assert {(each.case, each.backend) for each in cited} == set(found)
+    assert {each.run for each in cited} == {run.id}
+    assert [unquote(link["href"]) for link in links] == [f"#{anchor}" for anchor in anchors]
+    assert anchors == [each.anchor for each in cited] and len(set(anchors)) == len(anchors)
 
 
 def test_nothing_in_the_page_asks_the_network(run: Run, report: Page) -> None:

@@ -19,6 +19,12 @@ from onepass.lab.data.run import Run
 from onepass.lab.report import write_report
 
 SHOWN = "[...document.querySelectorAll('#rows tbody tr')].filter(line => !line.hidden)"
+MARKED = "document.querySelector('#rows tr[aria-current]')"
+#: Whether the middle of an element is what one sees there: not scrolled away, nor under the table's heading.
+IN_SIGHT = (
+    "line => { const box = line.cells[0].getBoundingClientRect();"
+    " return line.contains(document.elementFromPoint(box.x + 5, box.y + box.height / 2)); }"
+)
 HOSTILE = "</script><script>window.broken=1</script><img src=x onerror='window.broken=1'>"
 
 
@@ -124,6 +130,60 @@ def test_the_table_sorts_by_keyboard(browser: Chromium, report: Path) -> None:
         assert numbers == sorted(numbers, reverse=reverse) and len(numbers) == 133
         assert sorted_values[len(numbers) :] == [""] * 35  # rows without a speed, last either way
     assert browser.run("document.querySelectorAll('#rows [aria-sort]').length") == 1
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_an_address_with_a_rows_name_shows_that_row_whatever_is_filtered(
+    browser: Chromium, report: Path, tmp_path: Path, width: int
+) -> None:
+    name = "layer_norm-backward-4096x4096-float16/onepass"
+    shown = f"{MARKED}?.id === '{name}' && ({IN_SIGHT})({MARKED})"
+    browser.open(report, fragment=name, width=width)
+    browser.wait_for(shown)
+    pictures = Path(os.environ.get("ONEPASS_PICTURES", tmp_path))
+    browser.picture(pictures / f"cited-{width}.png")
+    other = "rms_norm-forward-512x1024-float16/eager@control"
+    _choose(browser, "filter-backend", "quack")
+    browser.run(f"location.hash = '{other}'")
+    browser.wait_for(f"{MARKED}?.id === '{other}' && ({IN_SIGHT})({MARKED})")
+    assert (
+        browser.run(f"{SHOWN}.length") == 168 and browser.run("document.getElementById('filter-backend').value") == ""
+    )
+    assert browser.run("document.getElementById('cited').textContent") == f"This row is example#{other}"
+    browser.run("document.querySelector('[data-column=\"3\"]').click()")
+    assert browser.run(f"{MARKED}?.id") == other, "sorting moves the row and not the mark"
+    browser.run("location.hash = 'boundary'")
+    browser.wait_for(f"!{MARKED}")
+    assert browser.said == [] and browser.run("document.documentElement.scrollWidth") <= width
+
+
+def test_a_citation_is_copied_by_keyboard(browser: Chromium, report: Path) -> None:
+    browser.open(report)
+    _choose(browser, "filter-text", "layer_norm-backward-4096x8192")
+    browser.run(f"{SHOWN}[0].querySelector('.cite').focus()")
+    browser.press("Tab", 9)  # its reasons, or the next row
+    while browser.run("document.activeElement.dataset.cite") is None:
+        browser.press("Tab", 9)
+    assert browser.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    citation = browser.run("document.activeElement.dataset.cite")
+    assert citation == "example#layer_norm-backward-4096x8192-float16/compile"
+    before = browser.run("document.querySelector('.tall').scrollTop")
+    browser.press("Enter", 13, "\r")
+    browser.wait_for("document.getElementById('cited').textContent")
+    assert browser.run("document.getElementById('cited').textContent") == f"Copied {citation}"
+    browser.allow("clipboardReadWrite")  # to read it; copying on a person's press needs no leave
+    assert browser.run("navigator.clipboard.readText()") == citation
+    assert browser.run(f"{MARKED}.id") == browser.run("location.hash.slice(1)") == citation.partition("#")[2]
+    assert browser.run("document.querySelector('.tall').scrollTop") == before, "the reader keeps the place"
+    assert browser.run(f"{SHOWN}.length") == 7 and browser.said == []
+
+
+def test_without_a_clipboard_the_citation_is_there_to_be_copied(browser: Chromium, report: Path) -> None:
+    browser.open(report)
+    browser.run("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+    browser.run(f"{SHOWN}[0].querySelector('.cite').click()")
+    browser.wait_for("document.getElementById('cited').textContent.startsWith('This row is example#rms_norm')")
+    assert browser.said == []
 
 
 def test_the_times_are_those_of_the_chosen_case(browser: Chromium, report: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from onepass.lab.data.row import Conditions
 from onepass.lab.measure.clock import WallClock
 from onepass.lab.measure.sampling import Rounds, Rules, sample, warm_up
+from onepass.lab.measure.throttle import Look
 
 RULES = Rules(warm_up_seconds=0.0, rounds=3, most_rounds=10, samples=4, seconds=100.0)
 
@@ -63,9 +65,14 @@ def test_a_case_that_takes_too_long_ends_at_its_time_limit():
 
 
 def test_what_held_the_gpu_back_once_is_remembered():
-    looks = iter([(), ("power cap",), *[()] * 100])
+    def seen(clock, temperature, *reasons):
+        return Look(Conditions((clock, clock), (3201, 3201), (temperature, temperature)), reasons)
+
+    looks = iter([seen(1980, 41), seen(1755, 44, "power cap"), None, *[seen(1965, 43)] * 100])
     result = sample(calls("eager"), [CountingClock()], RULES, never, look=lambda: next(looks))
-    assert result.held_back_by == {"power cap"}
+    assert result.held_back_by == ("power cap",)
+    assert result.conditions == Conditions((1755, 1980), (3201, 3201), (41, 44))
+    assert sample(calls("eager"), [CountingClock()], RULES, never).conditions is None, "nothing looked, nothing is said"
 
 
 def test_warm_up_lasts_by_time_and_calls_at_least_once():

@@ -15,25 +15,12 @@ from onepass.lab.judge.stats import (
     is_precise,
     ratio_interval,
     smallest_effect,
-    summarize,
 )
 from simulated import rounds_of
 
 RUNS = 200
 #: Three standard errors of a share of 5 % over RUNS runs: what chance alone may add to the false calls.
 MARGIN = 3 * math.sqrt(0.05 * 0.95 / RUNS)
-
-
-def test_outliers_are_counted_and_stay_in():
-    timing = summarize("gpu", [[10.0] * 20 + [11.0] * 10, [10.0] * 20 + [11.0] * 9 + [500.0]])
-    assert timing.outliers == 1
-    assert timing.rounds[1][-1] == 500.0
-    assert timing.p50 == 10.0 and timing.p95 == 11.0 and timing.noise == pytest.approx(0.1)
-
-
-def test_a_time_without_samples_is_refused():
-    with pytest.raises(ValueError, match="at least one sample of gpu"):
-        summarize("gpu", [[], []])
 
 
 @pytest.mark.parametrize("rounds", [FEWEST_ROUNDS, 10, 20])

@@ -23,7 +23,7 @@ from onepass.lab.data.case import DTYPES, OPS, Case
 from onepass.lab.data.profile import Profiled
 from onepass.lab.data.row import SCHEMA, Checked, Measured
 from onepass.lab.data.run import Run, RunError
-from onepass.lab.data.verdict import Verdict
+from onepass.lab.data.verdict import RERUN, Verdict
 
 app = typer.Typer(
     add_completion=False,
@@ -36,6 +36,8 @@ app = typer.Typer(
         "benchmark-norms compare runs/monday runs/tuesday"
     ),
 )
+decisions = typer.Typer(no_args_is_help=True, help="Decision records, and whether their evidence still holds.")
+app.add_typer(decisions, name="decisions")
 
 
 class Passes(StrEnum):
@@ -72,6 +74,7 @@ def run(
     sweep: Annotated[bool, typer.Option("--include-rmsnorm-shape-sweep", help="add the suite shape-sweep")] = False,
     run_id: Annotated[str | None, typer.Option(help="the run's name; by default the time")] = None,
     resume: Annotated[bool, typer.Option(help="go on with the run of that name")] = False,
+    rerun: Annotated[bool, typer.Option(help="sample again what was too noisy or throttled in the run")] = False,
     runs: Annotated[Path, typer.Option(help="where runs are kept")] = Path("runs"),
     baseline: Annotated[str, typer.Option(help="the backend that others are compared with")] = "eager",
     seconds: Annotated[float, typer.Option(help="time limit of one case, all backends together")] = 20.0,
@@ -84,15 +87,15 @@ def run(
     if context.invoked_subcommand is not None:
         return
     with in_a_sentence():
-        if resume:
+        if resume or rerun:
             if run_id is None:
-                raise ValueError("--resume needs the --run-id of the run to go on with")
+                raise ValueError(f"{'--rerun' if rerun else '--resume'} needs the --run-id of the run to go on with")
             current = Run.open(runs / run_id)
         else:
             place = _device(device)
             cases = _cases(place, rows, cols, dtype, op, passes, suite or [], sweep)
             current = Run.begin(runs, run_id or _now_id(), _header(place, cases, backend or ["all"], baseline, seconds))
-        _execute(current)
+        _execute(current, _undecided(current) if rerun else set())
         if with_profiling:
             _profile(current)
         verdicts, sentences = _judged(current)
@@ -152,6 +155,25 @@ def profile(
     print(made)
 
 
+@decisions.command()
+def check(
+    directory: Annotated[Path, typer.Argument(help="where the records are")] = Path("evidence/decisions"),
+    runs: Annotated[list[Path] | None, typer.Option(help="where runs are kept; may be given again")] = None,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """Judge the rows that decisions rest on again. One that is missing or gets another call makes exit code 1."""
+    from onepass.lab.decisions import RUNS
+    from onepass.lab.decisions import check as checked
+
+    with in_a_sentence():
+        records = checked(directory, runs or RUNS)
+    if as_json:
+        print(json.dumps({"records": [asdict(record) for record in records]}))
+    else:
+        print("\n".join(map(str, records)) or f"no decision records in {directory}")
+    raise typer.Exit(int(any(record.faults for record in records)))
+
+
 @app.command(name="list")
 def listing(runs: Annotated[Path, typer.Option(help="where runs are kept")] = Path("runs")) -> None:
     """Suites, backends and runs."""
@@ -165,9 +187,10 @@ def listing(runs: Annotated[Path, typer.Option(help="where runs are kept")] = Pa
     for name in NAMES:
         others.add_row(name, backend(name).probe() or "yes")
     past = Table("run", "created", "rows", box=None)
-    for path in sorted(runs.glob("*/run.json")):
-        found_run = Run.open(path.parent)
-        past.add_row(found_run.id, str(found_run.header.get("created", "")), str(len(found_run.rows()[0])))
+    with in_a_sentence():
+        for path in sorted(runs.glob("*/run.json")):
+            found_run = Run.open(path.parent)
+            past.add_row(found_run.id, str(found_run.header.get("created", "")), str(len(found_run.rows()[0])))
     console = Console()
     for part in (table, others, past):
         console.print(part)
@@ -229,14 +252,14 @@ def _now_id() -> str:
     return datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
 
 
-def _execute(current: Run) -> None:
+def _execute(current: Run, again: set[str]) -> None:
     """With a progress bar and a time estimate on a terminal, plain lines elsewhere."""
     from onepass.lab.runner import execute
 
     total = len(current.cases)
     if not sys.stderr.isatty():
         number = iter(range(1, total + 1))
-        execute(current, lambda case: print(f"[{next(number)}/{total}] {case.id}", file=sys.stderr, flush=True))
+        execute(current, lambda case: print(f"[{next(number)}/{total}] {case.id}", file=sys.stderr, flush=True), again)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
@@ -248,7 +271,7 @@ def _execute(current: Run) -> None:
             progress.update(task, description=case.id, advance=int(started))
             started = True
 
-        execute(current, advance)
+        execute(current, advance, again)
         progress.update(task, completed=total)
 
 
@@ -265,6 +288,11 @@ def _known(what: str, asked: Sequence[str], there: Sequence[str]) -> None:
     for name in asked:
         if name not in there:
             raise ValueError(f"--{what} must be one of the run's: {', '.join(there)}; not {name}")
+
+
+def _undecided(current: Run) -> set[str]:
+    """The cases with a row that another sampling may settle."""
+    return {verdict.case for verdict in _judged(current)[0] if verdict.call in RERUN}
 
 
 def _judged(current: Run) -> tuple[list[Verdict], list[str]]:

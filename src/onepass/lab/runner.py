@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from onepass.lab.backends import Backend, NotSupported, backend
 from onepass.lab.data.case import Case
-from onepass.lab.data.row import CONTROL_SUFFIX, Correctness, Incorrect, Measured, Row, Timing, Unsupported
+from onepass.lab.data.row import CONTROL_SUFFIX, Correctness, Incorrect, Measured, Row, Unsupported
 from onepass.lab.data.run import Run
+from onepass.lab.data.timing import Timing, summarize
+from onepass.lab.environment import environment
 from onepass.lab.gate import check
 from onepass.lab.inputs import make_inputs
 from onepass.lab.interpreted import KERNELS, check_kernels
-from onepass.lab.judge.stats import is_plateau, is_precise, ratio_interval, summarize
+from onepass.lab.judge.stats import is_plateau, is_precise, ratio_interval
 from onepass.lab.measure.clock import Call, Clock, KernelClock, clocks_for
 from onepass.lab.measure.sampling import Rounds, Rules, Sampled, sample
-from onepass.lab.measure.throttle import Watch
+from onepass.lab.measure.throttle import Look, Watch
 
 #: A call that launches nothing takes no time by the kernels' clock; rates are then those of a nanosecond.
 SHORTEST = 1e-3
@@ -39,9 +41,8 @@ class Lab:
         self.clocks = clocks_for(self.device)
         self.watch = Watch() if self.device == "cuda" else None
 
-    def held_back(self) -> tuple[str, ...]:
-        condition = None if self.watch is None else self.watch.look()
-        return () if condition is None else condition.held_back_by
+    def look(self) -> Look | None:
+        return None if self.watch is None else self.watch.look()
 
     def ceiling(self, moved: int) -> float:
         """The rate of a plain copy that moves as many bytes, read and written.
@@ -83,7 +84,7 @@ def measure_case(lab: Lab, case: Case, names: list[str], baseline: str) -> Itera
         return
     if baseline in calls:
         calls[baseline + CONTROL_SUFFIX], before[baseline + CONTROL_SUFFIX] = calls[baseline], before[baseline]
-    sampled = sample(calls, lab.clocks, lab.rules, _enough(baseline, lab.clocks[0].kind), lab.held_back)
+    sampled = sample(calls, lab.clocks, lab.rules, _enough(baseline, lab.clocks[0].kind), lab.look)
     kernels = {name: _kernels(lab, call) for name, call in calls.items()}
     calls.clear()  # and with them the graphs and tensors that they hold
     del inputs
@@ -156,21 +157,26 @@ def _measured(
         tflops=case.flops / deciding / 1e6,
         ceiling_gbps=lab.ceiling(case.bytes),
         stopped=sampled.stopped,
-        throttled=bool(sampled.held_back_by),
+        throttled=sampled.held_back_by,
+        conditions=sampled.conditions,
+        began=sampled.began,
         host=lab.host,
         device=lab.gpu or lab.device,
     )
 
 
-def execute(run: Run, progress: Callable[[Case], None] = lambda case: None) -> None:
-    """Measure what the run asks for and does not have yet; every row is on disk as soon as it is there."""
+def execute(run: Run, progress: Callable[[Case], None] = lambda case: None, again: Container[str] = ()) -> None:
+    """Measure what the run asks for and does not have yet; every row is on disk as soon as it is there.
+
+    Cases whose ids are in `again` are sampled once more whatever there is of them: `Run.rows` pools the samplings.
+    """
     header = run.header
-    where = header["environment"]
+    where = environment(header["device"])  # here, which need not be where the run was begun
     lab = Lab(header["device"], Rules(**header["method"]), where.get("host", ""), where.get("gpu", ""))
     done, _ = run.rows()
     for case in run.cases:
         progress(case)
-        if all((case.id, name) in done for name in run.backends):
+        if case.id not in again and all((case.id, name) in done for name in run.backends):
             continue
         for row in measure_case(lab, case, run.backends, header["baseline"]):
             run.append(row)

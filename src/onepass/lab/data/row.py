@@ -8,8 +8,11 @@ Unsupported  does not do this case, or is not installed; says why
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from typing import Any
+
+from onepass.lab.data.timing import Timing
 
 #: Behind the name of the baseline where it is measured a second time: what differs between the two, a run cannot tell.
 CONTROL_SUFFIX = "@control"
@@ -31,19 +34,21 @@ class Correctness:
 
 
 @dataclass(frozen=True)
-class Timing:
-    """Samples of one kind of time, in microseconds; `rounds` are lists of samples, in the order they were taken.
+class Conditions:
+    """The GPU while it was sampled: clocks in MHz and temperature in °C, each as the lowest and the highest seen."""
 
-    Kinds: "gpu", the sum of kernel durations from the profiler; "call", events around the call behind a blocking kernel
-    (on a CPU: wall time of the call); "host", the CPU's cost of issuing the call.
-    """
+    sm_clock: tuple[int, int]
+    memory_clock: tuple[int, int]
+    temperature: tuple[int, int]
 
-    kind: str
-    p50: float
-    p95: float
-    noise: float  # interquartile range / median
-    outliers: int  # labelled, never dropped
-    rounds: list[list[float]] = field(default_factory=list)
+    @classmethod
+    def over(cls, seen: Iterable[Conditions | None]) -> Conditions | None:
+        """All that was seen, as one; None where nothing was."""
+        known = [each for each in seen if each is not None]
+        if not known:
+            return None
+        ranges = [[getattr(each, name) for each in known] for name in cls.__dataclass_fields__]
+        return cls(*((min(low for low, _ in seen), max(high for _, high in seen)) for seen in ranges))
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,9 @@ class Measured:
     tflops: float
     ceiling_gbps: float  # a plain copy of the same size, in the same run
     stopped: str  # why sampling ended: "precise", "plateau" or "time limit"
-    throttled: bool
+    throttled: tuple[str, ...]  # what held the GPU back at any moment of the sampling
+    conditions: Conditions | None = None  # None on a CPU, and where NVML does not answer
+    began: str = ""  # when the sampling began; rows that share it took turns in its rounds
     host: str = ""
     device: str = ""
 
@@ -108,12 +115,20 @@ def from_json(fields: dict[str, Any]) -> Row:
         raise ValueError(f"not a row of schema {SCHEMA}")
     kind = KINDS[fields["kind"]]
     values = {name: fields[name] for name in kind.__dataclass_fields__ if name in fields}
-    for name in ("before", "after", "correctness"):
-        if name in values:
-            values[name] = Correctness(**values[name])
-    if "timings" in values:
-        values["timings"] = {name: Timing(**timing) for name, timing in values["timings"].items()}
     try:
-        return kind(**values)
+        return kind(**{name: _value(name, value) for name, value in values.items()})
     except TypeError as error:
-        raise ValueError(f"a {fields['kind']} row lacks fields: {error}") from None
+        raise ValueError(f"a {fields['kind']} row cannot be read: {error}") from None
+
+
+def _value(name: str, value: Any) -> Any:
+    """What JSON has no type of its own for."""
+    if name in ("before", "after", "correctness"):
+        return Correctness(**value)
+    if name == "timings":
+        return {kind: Timing(**timing) for kind, timing in value.items()}
+    if name == "throttled":
+        return tuple(value)
+    if name == "conditions" and value is not None:
+        return Conditions(**{each: tuple(seen) for each, seen in value.items()})
+    return value

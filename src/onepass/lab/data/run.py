@@ -1,15 +1,17 @@
 """A run's directory: append-only, so that a run killed at any moment loses no finished row.
 
 runs/<id>/run.json       what was asked: command, cases, backends, options, environment; written once, at the start
-runs/<id>/rows.jsonl     a line a row, in the order they were finished; the last line of a case and backend counts
+runs/<id>/rows.jsonl     a line a row, in the order they were finished; rows.jsonl.gz once the run is put away
 runs/<id>/profiles.jsonl what the hardware's counters say of rows, a line each, where it was asked for
 runs/<id>/report.html    made from the two above, at any time, anywhere
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any
 from onepass.lab.data import profile as profile_data
 from onepass.lab.data import row as row_data
 from onepass.lab.data.case import Case
+from onepass.lab.data.pool import pooled
 from onepass.lab.data.profile import Profile
 from onepass.lab.data.row import Row
 
@@ -33,7 +36,7 @@ class Run:
 
     @property
     def id(self) -> str:
-        return self.path.name
+        return self.path.resolve().name  # also of "."
 
     @property
     def cases(self) -> list[Case]:
@@ -75,16 +78,21 @@ class Run:
         self._append("profiles.jsonl", profile_data.to_json(profile))
 
     def rows(self) -> tuple[dict[tuple[str, str], Row], list[str]]:
-        """The rows by case and backend, and a sentence for every line that had to be skipped."""
-        return self._read("rows.jsonl", row_data.from_json)
+        """The rows by case and backend, samplings pooled, and a sentence for every line that had to be skipped."""
+        found, damaged = self._read("rows.jsonl", row_data.from_json)
+        return pooled(found), damaged
 
     def profiles(self) -> tuple[dict[tuple[str, str], Profile], list[str]]:
-        """The profiles by case and backend, and a sentence for every line that had to be skipped."""
-        return self._read("profiles.jsonl", profile_data.from_json)
+        """The profiles by case and backend, the last of each, and a sentence for every line that had to be skipped."""
+        found, damaged = self._read("profiles.jsonl", profile_data.from_json)
+        return {(profile.case, profile.backend): profile for profile in found}, damaged
 
     def _append(self, name: str, fields: dict[str, Any]) -> None:
         """One line, on disk before this returns. A line that a kill cut off is ended first, and harms no other."""
-        with (self.path / name).open("ab+") as file:
+        path = self._path(name)
+        if path.suffix == ".gz":
+            raise RunError(f"{path} is compressed: unpack it with gunzip to add to it")
+        with path.open("ab+") as file:
             if file.tell() > 0:
                 file.seek(-1, os.SEEK_END)
                 if file.read(1) != b"\n":
@@ -93,22 +101,31 @@ class Run:
             file.flush()
             os.fsync(file.fileno())
 
-    def _read(
-        self, name: str, from_json: Callable[[dict[str, Any]], Any]
-    ) -> tuple[dict[tuple[str, str], Any], list[str]]:
-        """By case and backend: the last line of each counts."""
-        path = self.path / name
-        found: dict[tuple[str, str], Any] = {}
+    def _read(self, name: str, from_json: Callable[[dict[str, Any]], Any]) -> tuple[list[Any], list[str]]:
+        path = self._path(name)
+        found: list[Any] = []
         damaged: list[str] = []
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-        for number, line in enumerate((line for line in lines if line.strip()), start=1):
+        for number, line in enumerate(_lines(path), start=1):
             try:
                 fields = json.loads(line)
                 if not isinstance(fields, dict):
                     raise ValueError("not a JSON object")
-                record = from_json(fields)
+                found.append(from_json(fields))
             except ValueError as error:
                 damaged.append(f"{path}, line {number}, was skipped: {error}")
-                continue
-            found[record.case, record.backend] = record
         return found, damaged
+
+    def _path(self, name: str) -> Path:
+        """The file of that name, or what gzip made of it."""
+        plain, packed = self.path / name, self.path / f"{name}.gz"
+        return packed if packed.exists() and not plain.exists() else plain
+
+
+def _lines(path: Path) -> list[str]:
+    if not path.exists():
+        return []
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise RunError(f"{path} cannot be read: {error}") from None
+    return [line for line in content.decode(encoding="utf-8", errors="replace").splitlines() if line.strip()]

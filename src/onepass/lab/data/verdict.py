@@ -8,6 +8,8 @@ from dataclasses import dataclass
 #: rerun noise: too noisy to say. throttled: the GPU held back. suspect: faster than the copy ceiling, or unreasonably
 #: fast. incorrect, unsupported: there are no times to compare.
 CALLS = ("supported", "same", "slower", "rerun noise", "throttled", "incorrect", "suspect", "unsupported")
+#: Those that another sampling may settle.
+RERUN = ("rerun noise", "throttled")
 
 
 @dataclass(frozen=True)

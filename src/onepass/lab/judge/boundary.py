@@ -26,6 +26,7 @@ def boundary(run: Run, verdicts: Sequence[Verdict]) -> list[str]:
         *_where(run, measured),
         *_what(run.cases, {row.case for row in measured}),
         *_how_finely(rows),
+        *_unwatched(run, measured),
         *_weak(verdicts),
         *_untimed(rows.values(), verdicts),
         "It does not show end-to-end speed: a model also does other work, in which a faster norm may disappear.",
@@ -89,6 +90,13 @@ def _how_finely(rows: dict[tuple[str, str], Row]) -> list[str]:
     if blind:
         sentences.append(f"In {_counted(blind, 'case')} the A/A control has too few rounds to tell any difference.")
     return sentences
+
+
+def _unwatched(run: Run, measured: list[Measured]) -> list[str]:
+    unseen = [row for row in measured if row.conditions is None] if gpus_of(run, measured) else []
+    if not unseen:
+        return []
+    return [f"NVML did not answer while {_counted(len(unseen), 'row')} ran, so a GPU that was held back went unseen."]
 
 
 def _weak(verdicts: Sequence[Verdict]) -> list[str]:

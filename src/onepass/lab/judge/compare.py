@@ -90,7 +90,7 @@ def _timed(was: Measured, now: Measured, effect: float, confidence: float, prese
         return change("not comparable", "no kind of time in common")
     for row, name in ((was, "A"), (now, "B")):
         if row.throttled:
-            return change("noise", f"the GPU held back in {name}: not evidence")
+            return change("noise", f"the GPU was held back in {name} ({', '.join(row.throttled)}): not evidence")
     interval = independent_interval(now.timings[kind].rounds, was.timings[kind].rounds, confidence=confidence)
     for row, name in ((was, "A"), (now, "B")):
         timing = row.timings[kind]

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 
 from onepass.lab.data.row import CONTROL_SUFFIX, Checked, Incorrect, Measured, Row, Unsupported
 from onepass.lab.data.run import Run
+from onepass.lab.data.timing import DECIDING
 from onepass.lab.data.verdict import Verdict
 from onepass.lab.judge.stats import FEWEST_ROUNDS, Interval, ratio_interval, smallest_effect
-
-#: Kinds of time by which backends are compared, the best first. The host's time is reported, and decides nothing.
-DECIDING = ("gpu", "call")
 
 
 @dataclass(frozen=True)
@@ -81,9 +79,11 @@ def judge(row: Row, against: Row, control: Interval | None, presets: Presets = P
     kind = deciding_kind(row, against)
     if kind is None:
         return verdict("unsupported", f"{row.backend} and {against.backend} have no kind of time in common")
-    held_back = [measured.backend for measured in (row, against) if measured.throttled]
+    held_back = [measured for measured in (row, against) if measured.throttled]
     if held_back:
-        return verdict("throttled", f"the GPU held back while {' and '.join(held_back)} ran")
+        names = " and ".join(measured.backend for measured in held_back)
+        reasons = dict.fromkeys(reason for measured in held_back for reason in measured.throttled)
+        return verdict("throttled", f"the GPU was held back while {names} ran: {', '.join(reasons)}")
 
     interval = ratio_interval(against.timings[kind].rounds, row.timings[kind].rounds)
     steps = ["correct before and after the timing", f"compared by {kind} time"]

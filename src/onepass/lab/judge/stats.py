@@ -1,4 +1,4 @@
-"""Statistics of rounds: summaries, the confidence interval of a ratio of times, and when more rounds are of no use.
+"""Statistics of rounds: the confidence interval of a ratio of times, and when more rounds are of no use.
 
 A round is the unit of evidence. Samples within one share clocks, temperature and placement, so 30 of them are not 30
 witnesses: each round gives one median, and the bootstrap resamples rounds.
@@ -14,10 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from onepass.lab.data.row import Timing
-
-#: Tukey's rule: a sample is an outlier beyond this many interquartile ranges from the quartiles.
-TUKEY_FENCE = 1.5
 #: Below this many rounds there is no interval. Even the whole span of n rounds misses their true median in 2^(1-n) of
 #: all runs: one in 8 for four rounds, one in 16 for five.
 FEWEST_ROUNDS = 5
@@ -44,22 +40,6 @@ class Interval(NamedTuple):
     def half_width(self) -> float:
         """As a share of the ratio."""
         return (self.high - self.low) / 2 / self.ratio if self.ratio > 0 else math.inf
-
-
-def summarize(kind: str, rounds: list[list[float]]) -> Timing:
-    """Median, 95th percentile and noise of all samples; outliers are counted and stay in.
-
-    >>> summarize("gpu", [[10.0, 11.0, 10.0], [10.0, 11.0, 90.0]]).outliers
-    1
-    """
-    samples = np.asarray([sample for samples in rounds for sample in samples], dtype=float)
-    if samples.size == 0:
-        raise ValueError(f"rounds must hold at least one sample of {kind} time")
-    low, p50, high, p95 = np.quantile(samples, [0.25, 0.5, 0.75, 0.95])
-    fence = TUKEY_FENCE * (high - low)
-    outliers = np.count_nonzero((samples < low - fence) | (samples > high + fence))
-    noise = (high - low) / p50 if p50 > 0 else 0.0
-    return Timing(kind, float(p50), float(p95), float(noise), int(outliers), [list(samples) for samples in rounds])
 
 
 def ratio_interval(

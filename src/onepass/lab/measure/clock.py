@@ -54,8 +54,11 @@ class _ColdClock:
         self._driver = ctypes.CDLL("libcuda.so.1")
 
     def cool(self) -> None:
-        """Lines that a kernel marked `evict_last`, as torch.compile's do, outlive any flush: 8 MiB so read take 3.3 us a
-        call later where they take 4.6 from memory. The driver makes them ordinary lines again, and then they go."""
+        """Empties the L2 of what is to be read, also of lines that a kernel marked `evict_last`.
+
+        Such lines, and torch.compile's kernels make them, outlive any flush: 8 MiB read so take 3.3 us when they are
+        read again, where they take 4.6 from memory. The driver makes them ordinary lines again, and then they go.
+        """
         import torch
 
         torch.cuda.synchronize()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from onepass.lab.data.row import Conditions
 from onepass.lab.measure.clock import Call, Clock
+from onepass.lab.measure.throttle import Look
 
 #: Rounds by backend and kind of time.
 Rounds = dict[str, dict[str, list[list[float]]]]
@@ -29,7 +32,16 @@ class Rules:
 class Sampled:
     rounds: Rounds
     stopped: str = ""
-    held_back_by: set[str] = field(default_factory=set)
+    looks: list[Look] = field(default_factory=list)  # at the GPU, after every backend's turn
+    began: str = field(default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat())
+
+    @property
+    def held_back_by(self) -> tuple[str, ...]:
+        return tuple(sorted({reason for look in self.looks for reason in look.held_back_by}))
+
+    @property
+    def conditions(self) -> Conditions | None:
+        return Conditions.over(look.conditions for look in self.looks)
 
 
 def sample(
@@ -37,10 +49,10 @@ def sample(
     clocks: Sequence[Clock],
     rules: Rules,
     enough: Callable[[Rounds], str | None],
-    look: Callable[[], Sequence[str]] = tuple,
+    look: Callable[[], Look | None] = lambda: None,
     now: Callable[[], float] = time.monotonic,
 ) -> Sampled:
-    """Times of every call. `enough` says why to stop, or None; `look` says what holds the GPU back at the moment."""
+    """Times of every call. `enough` says why to stop, or None; `look` sees how the GPU is at the moment."""
     for call in calls.values():
         warm_up(call, rules.warm_up_seconds, now)
     sampled = Sampled({name: {clock.kind: [] for clock in clocks} for name in calls})
@@ -50,7 +62,8 @@ def sample(
         for name in order.sample(sorted(calls), len(calls)):
             for clock in clocks:
                 sampled.rounds[name][clock.kind].append(clock.samples(calls[name], rules.samples))
-            sampled.held_back_by.update(look())
+            if (seen := look()) is not None:
+                sampled.looks.append(seen)
         reason = enough(sampled.rounds) if number >= rules.rounds else None
         if reason is None and number >= rules.rounds and now() - start > rules.seconds:
             reason = "time limit"

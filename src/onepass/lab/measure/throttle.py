@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from onepass.lab.data.row import Conditions
+
 #: Reasons that make a sample no evidence. An idle GPU and clocks set by an application are not among them.
 _HOLDING = {
     0x4: "power cap",
@@ -16,12 +18,10 @@ _HOLDING = {
 
 
 @dataclass(frozen=True)
-class Condition:
-    """One look at the GPU: clocks in MHz, temperature in °C, and what holds it back."""
+class Look:
+    """The GPU at one moment, and what holds it back."""
 
-    sm_clock: int
-    memory_clock: int
-    temperature: int
+    conditions: Conditions
     held_back_by: tuple[str, ...]
 
 
@@ -43,14 +43,22 @@ class Watch:
         except pynvml.NVMLError as error:
             self.why = f"NVML does not answer: {error}"
 
-    def look(self) -> Condition | None:
-        nvml = self._nvml
-        if nvml is None:
+    def look(self) -> Look | None:
+        if self._nvml is None:
             return None
-        reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
-        return Condition(
-            sm_clock=nvml.nvmlDeviceGetClockInfo(self._handle, nvml.NVML_CLOCK_SM),
-            memory_clock=nvml.nvmlDeviceGetClockInfo(self._handle, nvml.NVML_CLOCK_MEM),
-            temperature=nvml.nvmlDeviceGetTemperature(self._handle, nvml.NVML_TEMPERATURE_GPU),
-            held_back_by=tuple(name for bit, name in _HOLDING.items() if reasons & bit),
+        try:
+            return self._looked()
+        except self._nvml.NVMLError as error:  # not every GPU answers every question
+            self._nvml, self.why = None, f"NVML does not answer: {error}"
+            return None
+
+    def _looked(self) -> Look:
+        nvml, gpu = self._nvml, self._handle
+        sm_clock = nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)
+        memory_clock = nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM)
+        temperature = nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)
+        reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)
+        return Look(
+            Conditions((sm_clock, sm_clock), (memory_clock, memory_clock), (temperature, temperature)),
+            tuple(name for bit, name in _HOLDING.items() if reasons & bit),
         )

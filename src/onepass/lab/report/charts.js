@@ -63,7 +63,10 @@
 
   function drawAll() {
     const drawn = [drawLatency(), ...Object.keys(specs).filter((id) => !id.startsWith("latency")).map((id) => draw(id))];
-    return Promise.all(drawn).then(() => { document.body.dataset.charts = dark.matches ? "dark" : "light"; });
+    return Promise.all(drawn).then(() => {
+      document.body.dataset.charts = dark.matches ? "dark" : "light";
+      document.dispatchEvent(new Event("drawn"));
+    });
   }
 
   chooseKind();

@@ -48,7 +48,7 @@ def render(run: Run, verdicts: list[Verdict], boundary: list[str], smallest_effe
         command=_command(run.header.get("command")),
         style=Markup(_file("style.css")),
         vega=Markup(_vega().replace("</script", "<\\/script")),
-        scripts=[Markup(_file("charts.js")), Markup(_file("table.js"))],
+        scripts=[Markup(_file("table.js")), Markup(_file("charts.js"))],
         specs=for_script(charts.all_charts(seen)),
         configs=for_script({name: charts.config(seen.backends, theme) for name, theme in charts.THEMES.items()}),
         rows=Markup("\n".join(_line_for_script(to_json(entry.row)) for entry in seen.entries)),

@@ -1,4 +1,4 @@
-// Filters and sorts the table of rows, and hands out the data that the page carries.
+// Filters, sorts and cites the rows of the table, and hands out the data that the page carries.
 (() => {
   "use strict";
   const body = document.querySelector("#rows tbody");
@@ -47,6 +47,38 @@
     body.append(...sorted);
   }
 
+  function mark(line, words) {
+    for (const other of body.querySelectorAll("[aria-current]")) other.removeAttribute("aria-current");
+    line?.setAttribute("aria-current", "true");
+    document.getElementById("cited").textContent = words;
+  }
+
+  // The row that the address names, whatever the filters say.
+  function showNamed() {
+    const line = body.querySelector("tr:target");
+    mark(line, line ? `This row is ${line.querySelector("[data-cite]").dataset.cite}` : "");
+    if (!line) return;
+    if (line.hidden) {
+      form.reset();
+      filter();
+    }
+    line.scrollIntoView({ block: "center" });
+  }
+
+  async function cite(event) {
+    const link = event.target.closest("[data-cite]");
+    if (!link) return;
+    event.preventDefault(); // the row is in sight already
+    history.replaceState(null, "", link.hash);
+    let said = "Copied";
+    try {
+      await navigator.clipboard.writeText(link.dataset.cite);
+    } catch {
+      said = "This row is"; // no clipboard for this page: it can be copied from here
+    }
+    mark(link.closest("tr"), `${said} ${link.dataset.cite}`);
+  }
+
   function download(button) {
     const source = document.getElementById(button.dataset.download).textContent;
     const link = document.createElement("a");
@@ -61,5 +93,10 @@
   form.addEventListener("submit", (event) => event.preventDefault());
   for (const button of document.querySelectorAll("[data-column]")) button.addEventListener("click", () => sort(button));
   for (const button of document.querySelectorAll("[data-download]")) button.addEventListener("click", () => download(button));
+  body.addEventListener("click", cite);
+  addEventListener("hashchange", showNamed);
+  // Not before the charts are drawn, which move what is below them, nor before the browser has looked for the name.
+  const first = (target, event) => new Promise((done) => target.addEventListener(event, done, { once: true }));
+  Promise.all([first(document, "drawn"), first(window, "load")]).then(showNamed);
   filter(); // a browser may have kept a filter over a reload
 })();

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from onepass.lab.data.citation import Citation
 from onepass.lab.data.profile import Profile, Unprofiled
 from onepass.lab.data.row import Measured
 from onepass.lab.report.summary import ratio_text
@@ -24,12 +25,11 @@ class Number:
 
 @dataclass(frozen=True)
 class Line:
-    case: str
+    citation: Citation
     op: str
     direction: str
     shape: str
     place: int  # the case's in the run, by which its column sorts
-    backend: str
     call: str
     reasons: tuple[str, ...]
     numbers: list[Number]  # in the order of columns()
@@ -58,14 +58,16 @@ def columns(view: View) -> list[tuple[str, str, str]]:
 
 def lines(view: View) -> list[Line]:
     places = {case.id: place for place, case in enumerate(view.cases)}
-    return [_line(entry, places.get(entry.row.case, len(places)), view.has_profiles) for entry in view.entries]
+    return [_line(view, entry, places.get(entry.row.case, len(places))) for entry in view.entries]
 
 
-def _line(entry: Entry, place: int, counters: bool) -> Line:
+def _line(view: View, entry: Entry, place: int) -> Line:
+    citation = Citation(view.run.id, entry.row.case, entry.row.backend)
     op, direction = entry.group
     shape = shape_name(entry.case) if entry.case else entry.row.case
-    numbers = [_speedup(entry), *_times(entry), *_rates(entry), *(_counters(entry.profile) if counters else [])]
-    return Line(entry.row.case, op, direction, shape, place, entry.row.backend, entry.call, entry.reasons, numbers)
+    counters = _counters(entry.profile) if view.has_profiles else []
+    numbers = [_speedup(entry), *_times(entry), *_rates(entry), *counters]
+    return Line(citation, op, direction, shape, place, entry.call, entry.reasons, numbers)
 
 
 def _speedup(entry: Entry) -> Number:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from onepass.lab.data.case import DIRECTIONS, OPS, Case
 from onepass.lab.data.profile import Profile
-from onepass.lab.data.row import CONTROL_SUFFIX, Checked, Incorrect, Measured, Row, Timing, Unsupported
+from onepass.lab.data.row import CONTROL_SUFFIX, Checked, Incorrect, Measured, Row, Unsupported
 from onepass.lab.data.run import Run
+from onepass.lab.data.timing import Timing
 from onepass.lab.data.verdict import CALLS, Verdict
 
 #: Calls whose speed-up is evidence; no other row enters a mean or gets a colour.
