@@ -46,8 +46,21 @@ class Timing:
     rounds: list[list[float]] = field(default_factory=list)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Placed:
+    """Where a row was made. A comparison is of one place; `gpu_uuid` tells a host's GPUs of one model apart."""
+
+    host: str = ""
+    device: str = ""  # the GPU's model, or cpu
+    gpu_uuid: str = ""
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        return self.host, self.device, self.gpu_uuid
+
+
 @dataclass(frozen=True)
-class Measured:
+class Measured(Placed):
     case: str
     backend: str
     before: Correctness
@@ -59,8 +72,6 @@ class Measured:
     ceiling_gbps: float  # a plain copy of the same size, in the same run
     stopped: str  # why sampling ended: "precise", "plateau" or "time limit"
     throttled: bool
-    host: str = ""
-    device: str = ""
 
     def __post_init__(self) -> None:
         if not (self.before.passed and self.after.passed):
@@ -68,7 +79,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Checked:
+class Checked(Placed):
     case: str
     backend: str
     before: Correctness
@@ -80,7 +91,7 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Incorrect:
+class Incorrect(Placed):
     case: str
     backend: str
     correctness: Correctness
@@ -88,7 +99,7 @@ class Incorrect:
 
 
 @dataclass(frozen=True)
-class Unsupported:
+class Unsupported(Placed):
     case: str
     backend: str
     why: str
