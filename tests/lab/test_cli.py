@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from lab.command import TINY, benchmark_norms
 from onepass.lab.data.row import Checked, Measured, Unsupported, to_json
 from onepass.lab.data.run import Run
-
-SOURCES = str(Path(__file__).parents[2] / "src")
-TINY = ("--device", "cpu", "--rows", "8", "--cols", "64", "--dtype", "float32", "--pass", "forward", "--seconds", "0.2")
-
-
-def benchmark_norms(folder: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-c", "from onepass.lab.cli import main; main()", *arguments],
-        cwd=folder,
-        env=environment | {"PYTHONPATH": SOURCES},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +40,9 @@ def test_the_record_names_the_machine_the_method_and_the_command(finished):
     assert header["method"]["samples"] >= 30 and header["method"]["rounds"] >= 5
     assert header["environment"]["packages"]["torch"] and header["environment"]["cpu"]
     assert header["command"][:2] == ["benchmark-norms", "--device"]
+    assert header["executor"] == "local"
+    environments = [json.loads(line) for line in (finished / "runs" / "first" / "hosts.jsonl").read_text().splitlines()]
+    assert environments == [header["environment"]], "it was measured where the command was given"
 
 
 def test_a_finished_run_is_refused_without_resume_and_keeps_its_rows(finished):
@@ -87,7 +71,8 @@ def test_a_rerun_replaces_what_was_throttled_and_pools_what_was_noisy(finished):
 
     def rounds_after_a_rerun() -> int:
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        benchmark_norms(finished, "--run-id", "first", "--rerun")
+        done = benchmark_norms(finished, "--run-id", "first", "--rerun")
+        assert f"[1/1] {case}" in done.stderr, "progress counts what is sampled again"
         rows, damaged = Run.open(path.parent).rows()
         assert damaged == [] and all(not row.throttled for row in rows.values() if isinstance(row, Measured))
         assert rows[case, "onepass"].conditions is None, "a CPU has no NVML"
@@ -120,6 +105,8 @@ def test_the_same_run_compared_with_itself_has_no_regression(finished):
         (("--rows", "8", "--cols", "0"), ("cols", "0")),
         (("--rows", "8", "--cols", "8", "--dtype", "int8"), ("dtype", "int8", "bfloat16")),
         (("--device", "tpu"), ("--device", "tpu", "cuda")),
+        (("--executor", "slurm"), ("--executor", "slurm", "local", "ray")),
+        (("--executor", "ray", "--with-profiling"), ("--with-profiling", "--executor local", "ncu")),
         (("--resume",), ("--resume", "--run-id")),
         (("--rerun",), ("--rerun", "--run-id")),
         (("--resume", "--run-id", "nobody"), ("nobody", "run.json")),

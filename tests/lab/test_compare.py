@@ -44,7 +44,10 @@ def test_noise_alone_fails_no_build_however_many_rows_there_are():
     class Rows:
         """A run in memory: what compare reads of one."""
 
-        id, header = "run", {"environment": GPU}
+        id, header, environment = "run", {"environment": GPU}, GPU
+
+        def environment_of(self, row):
+            return GPU
 
         def rows(self):
             found = [measured("onepass", rounds_of(20, rng, rounds=6, round_noise=0.03), case=case) for case in cases]
@@ -85,6 +88,18 @@ def test_different_machines_are_not_compared(tmp_path, other):
 def test_rows_that_name_their_own_machine_are_not_mixed(tmp_path):
     found = changes_of(tmp_path, [row_of(20, 1)], [replace(row_of(40, 2), host="b")])
     assert "host a and b" in found.changes[0].reason and not found.regressed
+
+
+def test_two_gpus_of_one_model_and_host_are_not_mixed_where_both_are_known(tmp_path):
+    def changes(name, was, now):
+        a, b = (GPU if uuid is None else GPU | {"gpu_uuid": uuid} for uuid in (was, now))
+        rows = [replace(row_of(time, 1), host="a", gpu_uuid=uuid or "") for time, uuid in ((20, was), (40, now))]
+        return changes_of(tmp_path / name, rows[:1], rows[1:], a=a, b=b)
+
+    found = changes("two", "GPU-1", "GPU-2")
+    assert "gpu_uuid GPU-1 and GPU-2" in found.changes[0].reason and not found.regressed
+    assert changes("one", "GPU-1", "GPU-1").regressed
+    assert changes("an older run", None, "GPU-1").regressed, "it did not say which, and was compared before"
 
 
 def test_what_became_wrong_is_a_regression(tmp_path):

@@ -150,6 +150,22 @@ def test_a_run_that_was_put_away_compressed_is_read_as_it_stands(tmp_path):
         run.rows()
 
 
+def test_the_environments_of_a_run_are_each_written_once_compressed_or_not(tmp_path):
+    run = Run.begin(tmp_path, "kept", header() | {"environment": {"host": "here"}})
+    assert run.environments == [{"host": "here"}]
+    a, b = {"host": "a"}, {"host": "b"}
+    for place in (a, b, a):
+        run.append_environment(place)
+    with (run.path / "hosts.jsonl").open("a") as file:
+        file.write('{"host": "cut o')
+    assert run.environments == [a, b]
+    pack(run.path / "hosts.jsonl")
+    run.append_environment(b)
+    assert run.environments == [a, b]
+    with pytest.raises(RunError, match="gunzip"):
+        run.append_environment({"host": "c"})
+
+
 def test_a_run_has_its_name_from_wherever_it_is_opened(tmp_path, monkeypatch):
     monkeypatch.chdir(Run.begin(tmp_path, "mine", header()).path)
     assert Run.open(Path(".")).id == "mine"

@@ -139,6 +139,10 @@ def test_gpu_time_decides_where_both_have_it():
 def test_rows_of_different_gpus_are_not_compared():
     there = row_of("eager", 40, 1, host="b", device="NVIDIA A100")
     assert judge(row_of("onepass", 20, 2, host="a", device="NVIDIA H200"), there, QUIET).call == "unsupported"
+    first, second = ({"host": "a", "device": "NVIDIA H200", "gpu_uuid": uuid} for uuid in ("GPU-1", "GPU-2"))
+    mixed = judge(row_of("onepass", 20, 2, **first), row_of("eager", 40, 1, **second), QUIET)
+    assert mixed.call == "unsupported" and "GPU-1" in mixed.reasons[0] and "GPU-2" in mixed.reasons[0]
+    assert judge(row_of("onepass", 20, 2, **first), row_of("eager", 40, 1, **first), QUIET).call == "supported"
 
 
 def test_strict_asks_for_more():

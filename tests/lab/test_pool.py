@@ -63,9 +63,15 @@ def test_a_sampling_that_a_kill_cut_off_pairs_with_nothing():
     assert rounds(found, "eager") == FIRST[0].timings["gpu"].rounds
 
 
-def test_rounds_of_another_machine_do_not_join():
-    elsewhere = [replace(row, host="b") for row in SECOND]
-    assert rounds(pooled([*FIRST, *elsewhere])) == SECOND[1].timings["gpu"].rounds
+@pytest.mark.parametrize("elsewhere", [{"host": "b"}, {"device": "NVIDIA A100"}, {"gpu_uuid": "GPU-2"}], ids=str)
+def test_rounds_of_another_gpu_do_not_join(elsewhere):
+    moved = [replace(row, **elsewhere) for row in SECOND]
+    assert rounds(pooled([*FIRST, *moved])) == SECOND[1].timings["gpu"].rounds
+    assert pooled([*FIRST, moved[0]]) == pooled(FIRST), "nor does one that a kill cut off there replace half of a pair"
+    hot = [replace(row, throttled=("power cap",)) for row in moved]
+    assert pooled([*FIRST, *hot]) == pooled(FIRST)
+    third = sampling("12:00", seed=2)
+    assert pooled([*FIRST, *moved, *third]) == pooled([*FIRST, *third])
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,13 @@ import json
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from enum import StrEnum
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -24,6 +25,9 @@ from onepass.lab.data.profile import Profiled
 from onepass.lab.data.row import SCHEMA, Checked, Measured
 from onepass.lab.data.run import Run, RunError
 from onepass.lab.data.verdict import RERUN, Verdict
+
+if TYPE_CHECKING:
+    from onepass.lab.runner import Executor
 
 app = typer.Typer(
     add_completion=False,
@@ -75,6 +79,7 @@ def run(
     run_id: Annotated[str | None, typer.Option(help="the run's name; by default the time")] = None,
     resume: Annotated[bool, typer.Option(help="go on with the run of that name")] = False,
     rerun: Annotated[bool, typer.Option(help="sample again what was too noisy or throttled in the run")] = False,
+    executor: Annotated[str | None, typer.Option(help="local, or ray: over a cluster; by default local")] = None,
     runs: Annotated[Path, typer.Option(help="where runs are kept")] = Path("runs"),
     baseline: Annotated[str, typer.Option(help="the backend that others are compared with")] = "eager",
     seconds: Annotated[float, typer.Option(help="time limit of one case, all backends together")] = 20.0,
@@ -87,15 +92,20 @@ def run(
     if context.invoked_subcommand is not None:
         return
     with in_a_sentence():
-        if resume or rerun:
-            if run_id is None:
-                raise ValueError(f"{'--rerun' if rerun else '--resume'} needs the --run-id of the run to go on with")
-            current = Run.open(runs / run_id)
-        else:
-            place = _device(device)
-            cases = _cases(place, rows, cols, dtype, op, passes, suite or [], sweep)
-            current = Run.begin(runs, run_id or _now_id(), _header(place, cases, backend or ["all"], baseline, seconds))
-        _execute(current, _undecided(current) if rerun else set())
+        begun = _begun(runs, run_id, "--rerun" if rerun else "--resume") if resume or rerun else None
+        by = executor or (begun.header.get("executor") if begun else None) or "local"
+        if with_profiling and by == "ray":
+            raise ValueError(
+                "--with-profiling needs --executor local: ncu reads this machine's GPU, which need not be what measured"
+            )
+        with _executor(by) as chosen:
+            place = _device(begun.header["device"] if begun else device, chosen)
+            if begun is None:
+                cases = _cases(place, rows, cols, dtype, op, passes, suite or [], sweep)
+                header = _header(place, chosen.name, cases, backend or ["all"], baseline, seconds)
+                begun = Run.begin(runs, run_id or _now_id(), header)
+            current = begun
+            _execute(current, chosen, _undecided(current) if rerun else set())
         if with_profiling:
             _profile(current)
         verdicts, sentences = _judged(current)
@@ -196,14 +206,30 @@ def listing(runs: Annotated[Path, typer.Option(help="where runs are kept")] = Pa
         console.print(part)
 
 
-def _device(asked: str | None) -> str:
-    import torch
+def _begun(runs: Path, run_id: str | None, option: str) -> Run:
+    if run_id is None:
+        raise ValueError(f"{option} needs the --run-id of the run to go on with")
+    return Run.open(runs / run_id)
 
+
+def _executor(name: str) -> AbstractContextManager[Executor]:
+    if name == "local":
+        from onepass.lab.runner import Local
+
+        return nullcontext(Local())
+    if name == "ray":
+        from onepass.lab.cluster import cluster
+
+        return cluster()
+    raise ValueError(f"--executor must be local or ray, not {name}")
+
+
+def _device(asked: str | None, executor: Executor) -> str:
     if asked not in (None, "cuda", "cpu"):
         raise ValueError(f"--device must be cuda or cpu, not {asked}")
-    if asked == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda was asked for, and there is no CUDA GPU here")
-    return asked or ("cuda" if torch.cuda.is_available() else "cpu")
+    if asked == "cuda" and not executor.has_gpu():
+        raise ValueError(f"--device cuda was asked for, and there is no CUDA GPU {executor.where}")
+    return asked or ("cuda" if executor.has_gpu() else "cpu")
 
 
 def _cases(
@@ -226,7 +252,9 @@ def _cases(
     return list(dict.fromkeys(found))
 
 
-def _header(device: str, cases: list[Case], asked: list[str], baseline: str, seconds: float) -> dict[str, Any]:
+def _header(
+    device: str, executor: str, cases: list[Case], asked: list[str], baseline: str, seconds: float
+) -> dict[str, Any]:
     from onepass.lab.backends import NAMES, backend
     from onepass.lab.environment import environment
     from onepass.lab.measure.sampling import Rules
@@ -240,11 +268,13 @@ def _header(device: str, cases: list[Case], asked: list[str], baseline: str, sec
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": ["benchmark-norms", *sys.argv[1:]],
         "device": device,
+        "executor": executor,
         "backends": names if baseline in names else [baseline, *names],
         "baseline": baseline,
         "cases": [case.to_json() for case in cases],
         "method": asdict(rules),
-        "environment": environment(device),
+        # Who only hands out cases need not have the GPU that they run on.
+        "environment": environment(device if executor == "local" else "cpu"),
     }
 
 
@@ -252,27 +282,32 @@ def _now_id() -> str:
     return datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
 
 
-def _execute(current: Run, again: set[str]) -> None:
+def _execute(current: Run, executor: Executor, again: set[str]) -> None:
     """With a progress bar and a time estimate on a terminal, plain lines elsewhere."""
     from onepass.lab.runner import execute
 
-    total = len(current.cases)
+    total = len(current.unfinished(again))
     if not sys.stderr.isatty():
-        number = iter(range(1, total + 1))
-        execute(current, lambda case: print(f"[{next(number)}/{total}] {case.id}", file=sys.stderr, flush=True), again)
+        number = count(1)
+
+        @contextmanager
+        def line(case: Case) -> Iterator[None]:
+            print(f"[{next(number)}/{total}] {case.id}", file=sys.stderr, flush=True)
+            yield
+
+        execute(current, executor, line, again)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task("", total=total)
-        started = False
 
-        def advance(case: Case) -> None:
-            nonlocal started
-            progress.update(task, description=case.id, advance=int(started))
-            started = True
+        @contextmanager
+        def step(case: Case) -> Iterator[None]:
+            progress.update(task, description=case.id)
+            yield
+            progress.advance(task)
 
-        execute(current, advance, again)
-        progress.update(task, completed=total)
+        execute(current, executor, step, again)
 
 
 def _profile(current: Run, cases: Sequence[str] = (), backends: Sequence[str] = ()) -> None:

@@ -1,4 +1,4 @@
-"""What a run was made on: hardware, driver, versions, commit. Recorded once, at the start."""
+"""What a process measures on: hardware, driver, versions, commit."""
 
 from __future__ import annotations
 
@@ -25,15 +25,19 @@ def environment(device: str) -> dict[str, Any]:
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
         **_commit(),
     }
-    if device == "cuda":
+    if device == "cpu":
+        found["threads"] = torch.get_num_threads()
+    else:
         properties = torch.cuda.get_device_properties(0)
+        uuid = f"GPU-{properties.uuid}"  # as NVML and nvidia-smi write it
         found |= {
             "gpu": properties.name,
+            "gpu_uuid": uuid,
             "gpu_memory_gib": round(properties.total_memory / 2**30, 1),
             "sms": properties.multi_processor_count,
             "l2_mib": round(properties.L2_cache_size / 2**20, 1),
             "cuda": torch.version.cuda,
-            **_smi("driver_version", "clocks.max.sm", "clocks.max.mem", "power.limit"),
+            **_smi(uuid, "driver_version", "clocks.max.sm", "clocks.max.mem", "power.limit"),
         }
     return found
 
@@ -62,9 +66,9 @@ def _commit() -> dict[str, Any]:
     return {"commit": commit, "clean": _output("git", "status", "--porcelain") == ""}
 
 
-def _smi(*fields: str) -> dict[str, str]:
-    """What nvidia-smi says of the first GPU; nothing where it does not answer."""
-    answer = _output("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader", "--id=0")
+def _smi(uuid: str, *fields: str) -> dict[str, str]:
+    """What nvidia-smi says of a GPU; nothing where it does not answer."""
+    answer = _output("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader", f"--id={uuid}")
     values = [] if answer is None else [value.strip() for value in answer.split(",")]
     return dict(zip((field.replace(".", "_") for field in fields), values, strict=False))
 

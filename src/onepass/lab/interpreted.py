@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -61,7 +62,8 @@ def _checked(case: Case) -> Row:
 
 def main() -> None:
     for line in sys.stdin:
-        print(json.dumps(to_json(_checked(Case.from_json(json.loads(line))))), flush=True)
+        row = replace(_checked(Case.from_json(json.loads(line))), host=socket.gethostname(), device="cpu")
+        print(json.dumps(to_json(row)), flush=True)
 
 
 if __name__ == "__main__":

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from onepass.lab.backends import Backend, NotSupported, backend
 from onepass.lab.data.case import Case
 from onepass.lab.data.row import CONTROL_SUFFIX, Correctness, Incorrect, Measured, Row, Unsupported
 from onepass.lab.data.run import Run
-from onepass.lab.data.timing import Timing, summarize
+from onepass.lab.data.timing import summarize
 from onepass.lab.environment import environment
 from onepass.lab.gate import check
 from onepass.lab.inputs import make_inputs
@@ -31,15 +32,20 @@ class Lab:
 
     device: str
     rules: Rules
-    host: str = ""
-    gpu: str = ""
+    environment: dict[str, Any]
     clocks: list[Clock] = field(default_factory=list)
     watch: Watch | None = None
     ceilings: dict[int, float] = field(default_factory=dict)  # GB/s of a plain copy, by bytes moved
 
     def __post_init__(self) -> None:
         self.clocks = clocks_for(self.device)
-        self.watch = Watch() if self.device == "cuda" else None
+        self.watch = Watch(self.environment["gpu_uuid"]) if self.device == "cuda" else None
+
+    @classmethod
+    def of(cls, header: dict[str, Any]) -> Lab:
+        """The lab that a run asks for, in this process."""
+        device = header["device"]
+        return cls(device, Rules(**header["method"]), environment(device))
 
     def look(self) -> Look | None:
         return None if self.watch is None else self.watch.look()
@@ -62,6 +68,13 @@ class Lab:
             fastest = min(statistics.median(self.clocks[0].samples(copy, count)) for copy in copies)
             self.ceilings[moved] = moved / max(fastest, SHORTEST) / 1e3
         return self.ceilings[moved]
+
+
+def rows_of(lab: Lab, case: Case, header: dict[str, Any]) -> Iterator[Row]:
+    """What a run asks of one case; every row says where it was made."""
+    here = lab.environment
+    for row in measure_case(lab, case, header["backends"], header["baseline"]):
+        yield replace(row, host=here["host"], device=here.get("gpu", lab.device), gpu_uuid=here.get("gpu_uuid", ""))
 
 
 def measure_case(lab: Lab, case: Case, names: list[str], baseline: str) -> Iterator[Row]:
@@ -142,9 +155,7 @@ def _kernels(lab: Lab, call: Call) -> int | None:
 def _measured(
     lab: Lab, case: Case, name: str, before: Correctness, after: Correctness, sampled: Sampled, kernels: int | None
 ) -> Measured:
-    timings: dict[str, Timing] = {
-        kind: summarize(kind, rounds) for kind, rounds in sampled.rounds[name].items()
-    }  # fmt: skip
+    timings = {kind: summarize(kind, rounds) for kind, rounds in sampled.rounds[name].items()}
     deciding = max(timings[lab.clocks[0].kind].p50, SHORTEST)
     return Measured(
         case=case.id,
@@ -160,27 +171,56 @@ def _measured(
         throttled=sampled.held_back_by,
         conditions=sampled.conditions,
         began=sampled.began,
-        host=lab.host,
-        device=lab.gpu or lab.device,
     )
 
 
-def execute(run: Run, progress: Callable[[Case], None] = lambda case: None, again: Container[str] = ()) -> None:
+class Executor(Protocol):
+    """Where cases are measured. All backends of a case run in one process, so no comparison mixes two devices."""
+
+    name: str
+    where: str  # in words
+
+    def has_gpu(self) -> bool: ...
+
+    def measure(self, run: Run, cases: list[Case]) -> Iterator[tuple[Case, dict[str, Any], Iterable[Row]]]:
+        """Each case with the environment that it is measured in and its rows, in whatever order they come."""
+
+
+class Local:
+    """In this process, one case after another."""
+
+    name = "local"
+    where = "here"
+
+    def has_gpu(self) -> bool:
+        import torch
+
+        return torch.cuda.is_available()
+
+    def measure(self, run: Run, cases: list[Case]) -> Iterator[tuple[Case, dict[str, Any], Iterable[Row]]]:
+        lab = Lab.of(run.header)
+        for case in cases:
+            yield case, lab.environment, rows_of(lab, case, run.header)
+
+
+def execute(
+    run: Run,
+    executor: Executor,
+    progress: Callable[[Case], AbstractContextManager[object]] = nullcontext,
+    again: Container[str] = (),
+) -> None:
     """Measure what the run asks for and does not have yet; every row is on disk as soon as it is there.
 
     Cases whose ids are in `again` are sampled once more whatever there is of them: `Run.rows` pools the samplings.
+    `progress` is entered when a case begins, or when its rows have come, and left when they are on disk.
     """
-    header = run.header
-    where = environment(header["device"])  # here, which need not be where the run was begun
-    lab = Lab(header["device"], Rules(**header["method"]), where.get("host", ""), where.get("gpu", ""))
-    done, _ = run.rows()
-    for case in run.cases:
-        progress(case)
-        if case.id not in again and all((case.id, name) in done for name in run.backends):
-            continue
-        for row in measure_case(lab, case, run.backends, header["baseline"]):
-            run.append(row)
-    if header["device"] == "cpu" and "onepass" in run.backends:
+    for case, place, rows in executor.measure(run, run.unfinished(again)):
+        run.append_environment(place)
+        with progress(case):
+            for row in rows:
+                run.append(row)
+    if run.header["device"] == "cpu" and "onepass" in run.backends:
+        done, _ = run.rows()
         unchecked = [case for case in run.cases if (case.id, KERNELS) not in done]
         for row in check_kernels(unchecked) if unchecked else ():
             run.append(row)

@@ -1,7 +1,8 @@
 """Pooling: a case that was sampled again has the rounds of all its samplings, as if they had been one.
 
 Rounds of two backends are pairs, so a sampling counts for all backends of its case or for none: one that a kill cut off
-is left out, and so is one in which the GPU held back, if there is another.
+is left out, and so is one in which the GPU held back, if there is another. Of what remains, the last decides the place,
+and samplings elsewhere are left out too: two GPUs need not be equally fast.
 """
 
 from __future__ import annotations
@@ -13,39 +14,34 @@ from onepass.lab.data.row import Conditions, Measured, Row
 from onepass.lab.data.timing import DECIDING, summarize
 
 Key = tuple[str, str]  # case and backend
+Sampling = tuple[tuple[str, str, str], str]  # its place, and when it began
 
 
 def pooled(rows: Iterable[Row]) -> dict[Key, Row]:
-    """The rows by case and backend: the last of each, joined by earlier ones if all have times of one machine."""
+    """The rows by case and backend: the last of each, or, where there are times, those of all samplings that count."""
     last: dict[Key, Row] = {}
-    samplings: dict[str, dict[Key, dict[str, Measured]]] = {}  # by case, row, and when the sampling began
+    samplings: dict[str, dict[Key, dict[Sampling, Measured]]] = {}  # by case
     for row in rows:
         key = row.case, row.backend
         of_case = samplings.setdefault(row.case, {})
-        if not isinstance(row, Measured):
-            of_case.pop(key, None)
-        elif _same_machine(row, last.get(key)):
-            of_case[key][row.began] = row
-        else:
-            of_case[key] = {row.began: row}
+        earlier = of_case.pop(key, {})
+        if isinstance(row, Measured):  # one that does not say when it was sampled stands alone
+            of_case[key] = (earlier if row.began else {}) | {(row.place, row.began): row}
         last[key] = row
     for of_case in samplings.values():
-        began = _counting(of_case)
+        counting = _counting(of_case)
         for key, taken in of_case.items():
-            counting = [row for when, row in taken.items() if when in began]
-            last[key] = _together(counting) if counting else last[key]
+            joined = [row for sampling, row in taken.items() if sampling in counting]
+            last[key] = _together(joined) if joined else last[key]
     return last
 
 
-def _same_machine(row: Measured, other: Row | None) -> bool:
-    return isinstance(other, Measured) and (row.host, row.device) == (other.host, other.device)
-
-
-def _counting(of_case: dict[Key, dict[str, Measured]]) -> set[str]:
-    """When the samplings began that all backends took part in; only those without throttling, if there are any."""
-    common = set.intersection(*(set(taken) for taken in of_case.values())) if of_case else set()
-    held_back = {when for taken in of_case.values() for when, row in taken.items() if row.throttled}
-    return common - held_back or common
+def _counting(of_case: dict[Key, dict[Sampling, Measured]]) -> set[Sampling]:
+    held_back = {sampling for taken in of_case.values() for sampling, row in taken.items() if row.throttled}
+    of_any = next(iter(of_case.values()), {})
+    complete = [sampling for sampling in of_any if all(sampling in taken for taken in of_case.values())]
+    calm = [sampling for sampling in complete if sampling not in held_back] or complete
+    return {sampling for sampling in calm if sampling[0] == calm[-1][0]}
 
 
 def _together(rows: list[Measured]) -> Measured:

@@ -51,8 +51,21 @@ class Conditions:
         return cls(*((min(low for low, _ in seen), max(high for _, high in seen)) for seen in ranges))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Placed:
+    """Where a row was made. A comparison is of one place; `gpu_uuid` tells a host's GPUs of one model apart."""
+
+    host: str = ""
+    device: str = ""  # the GPU's model, or cpu
+    gpu_uuid: str = ""
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        return self.host, self.device, self.gpu_uuid
+
+
 @dataclass(frozen=True)
-class Measured:
+class Measured(Placed):
     case: str
     backend: str
     before: Correctness
@@ -66,8 +79,6 @@ class Measured:
     throttled: tuple[str, ...]  # what held the GPU back at any moment of the sampling
     conditions: Conditions | None = None  # None on a CPU, and where NVML does not answer
     began: str = ""  # when the sampling began; rows that share it took turns in its rounds
-    host: str = ""
-    device: str = ""
 
     def __post_init__(self) -> None:
         if not (self.before.passed and self.after.passed):
@@ -75,7 +86,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Checked:
+class Checked(Placed):
     case: str
     backend: str
     before: Correctness
@@ -87,7 +98,7 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Incorrect:
+class Incorrect(Placed):
     case: str
     backend: str
     correctness: Correctness
@@ -95,7 +106,7 @@ class Incorrect:
 
 
 @dataclass(frozen=True)
-class Unsupported:
+class Unsupported(Placed):
     case: str
     backend: str
     why: str

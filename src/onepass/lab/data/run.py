@@ -1,9 +1,10 @@
 """A run's directory: append-only, so that a run killed at any moment loses no finished row.
 
 runs/<id>/run.json       what was asked: command, cases, backends, options, environment; written once, at the start
+runs/<id>/hosts.jsonl    the environments that rows were made in: a line a host and GPU, before its first row
 runs/<id>/rows.jsonl     a line a row, in the order they were finished; rows.jsonl.gz once the run is put away
 runs/<id>/profiles.jsonl what the hardware's counters say of rows, a line each, where it was asked for
-runs/<id>/report.html    made from the two above, at any time, anywhere
+runs/<id>/report.html    made from those above, at any time, anywhere
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,32 @@ class Run:
     def backends(self) -> list[str]:
         return list(self.header["backends"])
 
+    @property
+    def environments(self) -> list[dict[str, Any]]:
+        """Those that rows were made in; as long as there are none, the one that the command was given in."""
+        found, _ = self._read("hosts.jsonl", dict)  # a line that a kill cut off is written again, before the next row
+        return found or [self.header.get("environment") or {}]
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """All of them as one; where they differ, a value is the list of theirs."""
+        return _merged(self.environments)
+
+    def environment_of(self, row: Row) -> dict[str, Any]:
+        for found in reversed(self.environments):
+            if (found.get("host"), found.get("gpu_uuid", "")) == (row.host, row.gpu_uuid):
+                return found
+        return self.header.get("environment") or {}
+
+    def unfinished(self, again: Container[str] = ()) -> list[Case]:
+        """The cases that lack a backend's row, and those whose ids are in `again`, whatever there is of them."""
+        rows, _ = self.rows()
+        return [
+            case
+            for case in self.cases
+            if case.id in again or not all((case.id, name) in rows for name in self.backends)
+        ]
+
     @classmethod
     def begin(cls, root: Path, run_id: str, header: dict[str, Any]) -> Run:
         """A new directory; an existing one is refused."""
@@ -76,6 +103,11 @@ class Run:
 
     def append_profile(self, profile: Profile) -> None:
         self._append("profiles.jsonl", profile_data.to_json(profile))
+
+    def append_environment(self, environment: dict[str, Any]) -> None:
+        """Once: a host and GPU that is there already is not written again."""
+        if json.dumps(environment) not in _lines(self._path("hosts.jsonl")):
+            self._append("hosts.jsonl", environment)
 
     def rows(self) -> tuple[dict[tuple[str, str], Row], list[str]]:
         """The rows by case and backend, samplings pooled, and a sentence for every line that had to be skipped."""
@@ -129,3 +161,15 @@ def _lines(path: Path) -> list[str]:
     except (OSError, EOFError, zlib.error) as error:
         raise RunError(f"{path} cannot be read: {error}") from None
     return [line for line in content.decode(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+
+
+def _merged(environments: list[dict[str, Any]]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for name in dict.fromkeys(name for each in environments for name in each):
+        values = [each[name] for each in environments if name in each]
+        if all(isinstance(value, dict) for value in values):
+            merged[name] = _merged(values)
+        else:
+            distinct = [value for number, value in enumerate(values) if value not in values[:number]]
+            merged[name] = distinct[0] if len(distinct) == 1 else distinct
+    return merged

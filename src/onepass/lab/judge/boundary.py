@@ -35,9 +35,14 @@ def boundary(run: Run, verdicts: Sequence[Verdict]) -> list[str]:
 
 def gpus_of(run: Run, measured: Iterable[Measured]) -> list[str]:
     """The GPU models of a run: its environment's, and those that rows name for themselves. None for a CPU's run."""
-    environment = run.header.get("environment", {}).get("gpu")
-    named = [environment] if isinstance(environment, str) else list(environment or [])
+    named = _values(run, "gpu")
     return list(dict.fromkeys([*named, *(row.device for row in measured if row.device not in ("", "cpu", "cuda"))]))
+
+
+def _values(run: Run, name: str) -> list[str]:
+    """What the run's environments say of one thing: none, one, or several that differ."""
+    found = run.environment.get(name)
+    return [found] if isinstance(found, str) else list(found or [])
 
 
 def _where(run: Run, measured: list[Measured]) -> list[str]:
@@ -45,15 +50,33 @@ def _where(run: Run, measured: list[Measured]) -> list[str]:
     if not measured:
         return ["Nothing was timed: this run shows nothing about speed."]
     if not gpus:
-        cpu = run.header.get("environment", {}).get("cpu") or "an unnamed CPU"
+        cpus = " or ".join(_values(run, "cpu")) or "an unnamed CPU"
         return [
-            f"Times are of a CPU ({cpu}), with caches as the call before left them.",
+            f"Times are of a CPU ({cpus}), with caches as the call before left them.",
+            *_spread(run, measured),
             "It shows nothing about any GPU: CPU times do not carry over.",
         ]
     return [
         f"Times are of {_listed(gpus)}, with a cold L2: every input comes from memory, as after other work.",
+        *_spread(run, measured),
         "It does not show times with a warm L2, nor those of another GPU model.",
     ]
+
+
+def _spread(run: Run, measured: list[Measured]) -> list[str]:
+    """What it means that cases were measured in several places, or beside one another."""
+    sentences = []
+    hosts = list(dict.fromkeys(row.host for row in measured))
+    places = len({row.place for row in measured})
+    if places > 1:
+        gpus = f"{_counted(places, 'GPU')} of " if any(row.gpu_uuid for row in measured) else ""
+        sentences.append(
+            f"Its cases are spread over {gpus}{_counted(len(hosts), 'host')} ({_listed(hosts)}): a comparison stays "
+            "within one of them, but the times of two cases may be of different ones."
+        )
+    if run.header.get("executor") == "ray" and any(row.device == "cpu" for row in measured):
+        sentences.append("Cases ran beside one another on a host, and shared its caches and memory.")
+    return sentences
 
 
 def _what(cases: list[Case], timed: set[str]) -> list[str]:

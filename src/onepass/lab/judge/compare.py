@@ -15,7 +15,9 @@ from onepass.lab.judge.stats import Interval, independent_interval, smallest_eff
 #: missing: one of the runs has no times for it. not comparable: another machine.
 CHANGES = ("regression", "improvement", "noise", "missing", "not comparable")
 #: What makes a machine. Versions and commits are what one compares runs for; these differ only by mistake.
-MACHINE = ("gpu", "host", "cpu", "power_limit")
+MACHINE = ("gpu", "host", "cpu", "power_limit", "gpu_uuid", "threads")
+#: Of these, what older runs did not record: it makes another machine only where both runs say it.
+NOT_ALWAYS_RECORDED = ("gpu_uuid", "threads")
 #: The chance that a comparison in which nothing changed names any regression at all, over all of its rows together.
 FALSE_ALARMS = 0.05
 
@@ -131,22 +133,20 @@ def _elsewhere(a: Run, was: Row | None, b: Run, now: Row | None) -> str | None:
         f"{name} {machine_a[name] or 'unknown'} and {machine_b[name] or 'unknown'}"
         for name in machine_a
         if machine_a[name] != machine_b[name]
+        and not (name in NOT_ALWAYS_RECORDED and None in (machine_a[name], machine_b[name]))
     ]
     return f"measured on different machines: {', '.join(differing)}" if differing else None
 
 
 def _machine(run: Run, row: Row) -> dict[str, Any]:
-    environment = run.header.get("environment", {})
-    found = {name: environment.get(name) for name in MACHINE} | {"device": run.header.get("device")}
-    if isinstance(row, Measured):
-        found["host"] = row.host or found["host"]
-        found["device"] = row.device or found["device"]
-    return found
+    environment = run.environment_of(row)
+    found = {name: environment.get(name) for name in MACHINE}
+    return found | {"host": row.host or found["host"], "device": row.device or run.header.get("device")}
 
 
 def _software(a: Run, b: Run) -> list[str]:
     """What a change may come from besides the code that was meant."""
-    flat = [_flat({k: v for k, v in run.header.get("environment", {}).items() if k not in MACHINE}) for run in (a, b)]
+    flat = [_flat({k: v for k, v in run.environment.items() if k not in MACHINE}) for run in (a, b)]
     names = [name for name in dict.fromkeys([*flat[0], *flat[1]]) if flat[0].get(name) != flat[1].get(name)]
     return [f"{name} differs: {flat[0].get(name, 'none')} → {flat[1].get(name, 'none')}" for name in names]
 

@@ -71,7 +71,7 @@ def judge(row: Row, against: Row, control: Interval | None, presets: Presets = P
         return verdict("unsupported", row.why if isinstance(row, Unsupported) else f"{row.backend} was {row.note}")
     if not isinstance(against, Measured):
         return verdict("unsupported", f"nothing to compare with: {_no_times(against)}")
-    if (row.host, row.device) != (against.host, against.device):
+    if row.place != against.place:
         return verdict(
             "unsupported",
             f"nothing to compare with: {against.backend} ran on {_place(against)}, {row.backend} on {_place(row)}",
@@ -133,7 +133,7 @@ def controls_of(rows: Mapping[tuple[str, str], Row]) -> dict[str, Interval]:
         if not (backend.endswith(CONTROL_SUFFIX) and isinstance(once, Measured) and isinstance(again, Measured)):
             continue
         kind = deciding_kind(once, again)
-        if kind is None or (once.host, once.device) != (again.host, again.device):
+        if kind is None or once.place != again.place:
             continue
         interval = ratio_interval(once.timings[kind].rounds, again.timings[kind].rounds)
         found[case] = max(found.get(case, interval), interval, key=smallest_effect)
@@ -205,7 +205,8 @@ def _no_times(row: Checked | Incorrect | Unsupported) -> str:
 
 
 def _place(row: Measured) -> str:
-    return " of ".join(part for part in (row.device, row.host) if part) or "an unnamed device"
+    device = f"{row.device} ({row.gpu_uuid})" if row.gpu_uuid else row.device
+    return " of ".join(part for part in (device, row.host) if part) or "an unnamed device"
 
 
 def _count(number: int, noun: str) -> str:

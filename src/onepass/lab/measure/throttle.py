@@ -26,9 +26,12 @@ class Look:
 
 
 class Watch:
-    """Looks at the first GPU. `look()` is None where there is nothing to look with."""
+    """Looks at one GPU, by its UUID: NVML's first need not be the first that this process sees.
 
-    def __init__(self) -> None:
+    `look()` is None where there is nothing to look with.
+    """
+
+    def __init__(self, gpu_uuid: str) -> None:
         self._nvml: Any = None
         self.why = ""
         try:
@@ -38,7 +41,7 @@ class Watch:
             return
         try:
             pynvml.nvmlInit()
-            self._handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+            self._handle = pynvml.nvmlDeviceGetHandleByUUID(gpu_uuid)
             self._nvml = pynvml
         except pynvml.NVMLError as error:
             self.why = f"NVML does not answer: {error}"

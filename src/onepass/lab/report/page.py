@@ -43,7 +43,7 @@ def render(run: Run, verdicts: list[Verdict], boundary: list[str], smallest_effe
         calls=[call for call in ALL_CALLS if call in calls],
         timed=_timed(seen),
         boundary=boundary,
-        facts=_facts(run.header.get("environment") or {}),
+        facts=_facts(run.environment),
         method=_facts(run.header.get("method") or {}),
         command=_command(run.header.get("command")),
         style=Markup(_file("style.css")),
@@ -84,9 +84,8 @@ def _date(created: Any) -> str:
 
 
 def _device(run: Run) -> str:
-    environment = run.header.get("environment") or {}
     kind = str(run.header.get("device") or "unknown device")
-    return str(environment.get("gpu" if kind == "cuda" else "cpu") or kind)
+    return _fact(run.environment.get("gpu" if kind == "cuda" else "cpu") or kind)
 
 
 def _timed(seen: View) -> list[tuple[str, str]]:
