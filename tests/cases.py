@@ -17,28 +17,31 @@ from onepass.plan.planner import Thresholds, Tile
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 OPS = ("rms_norm", "layer_norm")
 
-_NO_TILES = {"forward_tiles": (), "centred_forward_tiles": (), "backward_tiles": ()}
+_NO_TILES = {"forward_tiles": (), "centred_forward_tiles": (), "backward_tiles": (), "streams": ()}
 
-#: Thresholds under which small shapes take a schedule. The interpreter's device has two SMs. Of the two forwards, one
-#: has a program for each tile and the other has two programs that walk the tiles.
+#: Thresholds under which small shapes take a schedule. The interpreter's device has two SMs.
 SCHEDULES: dict[str, dict[str, object]] = {
     "row": {
-        "block_row_max_cols": 0,
-        "forward_tiles": (Tile(4096, 1, 4),),
-        "centred_forward_tiles": (Tile(4096, 1, 4, 1),),
-        "backward_tiles": (Tile(4096, 1, 4, 1),),
+        "forward_tiles": (Tile(16384, 1, 4),),
+        "centred_forward_tiles": (Tile(16384, 1, 4),),
+        "backward_tiles": (Tile(16384, 1, 4, 1),),
+    },
+    "row in blocks": {
+        "forward_tiles": (Tile(16384, 1, 1, block=32),),
+        "centred_forward_tiles": (Tile(16384, 1, 1, block=32),),
+        "backward_tiles": (Tile(16384, 1, 1, 1, block=32),),
     },
     "few block rows": {
         "block_row_min_rows": 1000,
-        "forward_tiles": (Tile(512, 4, 4, 1),),
+        "forward_tiles": (Tile(512, 4, 4),),
         "centred_forward_tiles": (Tile(512, 4, 4),),
         "backward_tiles": (Tile(512, 4, 4, 1),),
     },
     "many block rows": {
         "block_row_min_rows": 3,
         "forward_tiles": (Tile(64, 4, 1), Tile(512, 2, 1)),
-        "centred_forward_tiles": (Tile(64, 4, 1, 1), Tile(512, 2, 1, 1)),
-        "backward_tiles": (Tile(512, 2, 4, 1),),
+        "centred_forward_tiles": (Tile(64, 4, 1), Tile(512, 2, 1, block=32)),
+        "backward_tiles": (Tile(512, 2, 4, 1, block=32),),
     },
     "split": {
         **_NO_TILES,
@@ -58,6 +61,7 @@ SCHEDULES: dict[str, dict[str, object]] = {
 #: A shape that is telling in each schedule: rows do not divide the tile or the programs, columns do not fill a block.
 SHAPES = {
     "row": (3, 100),
+    "row in blocks": (3, 100),
     "few block rows": (5, 48),
     "many block rows": (11, 48),
     "split": (3, 100),
@@ -74,8 +78,10 @@ def assert_planned(schedule: str, plan: Explanation) -> None:
     assert plan.forward is not None and plan.backward is not None, f"not computed by kernels: {plan}"
     kind = schedule if schedule in ("split", "stream") else "tile"
     assert (plan.forward.schedule, plan.backward.schedule) == (kind, kind), str(plan)
-    if schedule == "row":
+    if schedule.startswith("row"):
         assert plan.forward.rows == plan.backward.rows == 1, str(plan)
+        several = schedule == "row in blocks"
+        assert (plan.forward.blocks > 1, plan.backward.blocks > 1) == (several, several), str(plan)
     if schedule.endswith("block rows"):
         assert plan.forward.rows > 1 and plan.backward.rows > 1, str(plan)
         many = plan.problem.rows >= planner.thresholds().block_row_min_rows

@@ -55,7 +55,7 @@ def test_row_counts_that_do_not_divide_the_tile(schedule, rows):
 
 
 @pytest.mark.parametrize("rows", [1, 2, 9])
-@pytest.mark.parametrize("schedule", ["row", "split", "stream"])
+@pytest.mark.parametrize("schedule", ["row", "row in blocks", "split", "stream"])
 def test_row_counts_that_do_not_divide_the_programs(schedule, rows):
     case = Case("layer_norm", bias=F32, residual=F32)
     inputs = inputs_of(case, rows, 150)

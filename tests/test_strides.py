@@ -34,7 +34,7 @@ def test_a_query_slice_of_a_fused_tensor_is_read_in_place(schedule, op):
     assert results.y.is_contiguous() and results.dx.is_contiguous()
 
 
-@pytest.mark.parametrize("schedule", ["row", "many block rows", "stream"])
+@pytest.mark.parametrize("schedule", ["row", "row in blocks", "many block rows", "stream"])
 def test_a_query_slice_may_have_a_weight_for_each_head(schedule):
     tokens, cols = SHAPES[schedule]
     case = Case(bias=F32, per_head=True)

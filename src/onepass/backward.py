@@ -98,7 +98,7 @@ class Backward:
         return self.layout.align(self.problem.cols) if aligned else 1
 
     def plan(self) -> Plan:
-        return planner.backward_plan(self.problem, device_of(self.place.device))
+        return planner.backward_plan(self.problem, device_of(self.place.device), self.norm.centred)
 
     def __call__(
         self, dy: Tensor, dsum: Tensor | None, h: Tensor, weight: Tensor | None, mean: Tensor | None, rstd: Tensor
@@ -173,7 +173,8 @@ class Backward:
                 *strides, affine_lane, problem.rows, problem.lanes, cols, plan.programs // problem.lanes, norm.offset,
             )  # fmt: skip
             constants = kept | {
-                "ROWS": plan.rows, "BLOCK": plan.block, "EVEN": plan.block == problem.cols, "STAGES": plan.stages,
+                "ROWS": plan.rows, "BLOCK": plan.block, "BLOCKS": plan.blocks, "EVEN": problem.cols % plan.block == 0,
+                "PACKED": planner.is_packed(plan), "STAGES": plan.stages,
             }  # fmt: skip
             add(tile_backward, every, scalars, constants, plan)
         elif plan.schedule == "split" and needs.dx:

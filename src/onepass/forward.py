@@ -103,7 +103,7 @@ class Forward:
         affine_lane = problem.cols // align if problem.per_lane else 0
         cols = problem.cols // align
         if plan.schedule == "tile":
-            sizes: tuple[int, ...] = (affine_lane, problem.rows, problem.lanes, cols, plan.programs // problem.lanes)
+            sizes: tuple[int, ...] = (affine_lane, problem.rows, problem.lanes, cols)
         elif plan.schedule == "split":
             sizes = (problem.rows, problem.lanes, cols, plan.slices, plan.programs // plan.slices)
         else:
@@ -123,10 +123,12 @@ class Forward:
             "ALIGN": self.align(aligned),
         }
         function: Any = stream_forward
-        if plan.schedule == "tile":
+        if plan.schedule == "stream":
+            constants |= {"EVEN": problem.cols % plan.block == 0}
+        elif plan.schedule == "tile":
             function = tile_forward
-            constants |= {"ROWS": plan.rows, "EVEN": plan.block == problem.cols}
-            constants |= {"WALKS": plan.walks, "STAGES": plan.stages}
+            constants |= {"ROWS": plan.rows, "BLOCKS": plan.blocks, "PACKED": planner.is_packed(plan)}
+            constants |= {"EVEN": problem.cols % plan.block == 0}
         elif plan.schedule == "split":
             function = split_forward
             dtypes += (word_dtype(norm),)

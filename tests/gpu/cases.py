@@ -50,8 +50,8 @@ class Tensors(NamedTuple):
 Run = Callable[..., tuple[Tensor, Tensor | None]]
 
 # Row counts divide neither a tile nor the number of programs. 4,099 rows of 128 columns take the full block-row tile;
-# 71 rows of 65,536 are more than the groups of programs that share them, so that every group walks.
-_SIZES = {"block rows": ("tile", (4099, 128)), "one row": ("tile", (517, 2880)), "split": ("split", (71, 65536)),
+# 71 rows of 131,072 are more than the groups of programs that share them, so that every group walks.
+_SIZES = {"block rows": ("tile", (4099, 128)), "one row": ("tile", (517, 2880)), "split": ("split", (71, 131072)),
           "stream": ("stream", (133, 2880))}  # fmt: skip
 
 PLAIN = {name: Case(f"{name} rms bf16", "rms_norm", *size, BF16) for name, size in _SIZES.items()}
@@ -65,6 +65,11 @@ CASES = [
     *RESIDUAL.values(),
     *(Case(f"{name} rms fp32 residual", "rms_norm", *_SIZES[name], FP32, residual=FP32) for name in _SIZES),
     *(Case(f"{name} layer fp32", "layer_norm", *_SIZES[name], FP32, bias=True) for name in ("one row", "split")),
+    # Rows in blocks, several of them short; and as many blocks as a program may hold.
+    *(Case(f"384 columns {op}", op, "tile", (4099, 384), BF16) for op in ("rms_norm", "layer_norm")),
+    *(Case(f"768 columns {op}", op, "tile", (517, 768), BF16) for op in ("rms_norm", "layer_norm")),
+    *(Case(f"5,120 columns {op}", op, "tile", (517, 5120), BF16) for op in ("rms_norm", "layer_norm")),
+    Case("16,384 columns", "rms_norm", "tile", (517, 16384), BF16),
     # The residual stream in fp32 beside bf16: dx and dresidual are two tensors then.
     Case("one row rms bf16 fp32 residual", "rms_norm", "tile", (517, 2880), BF16, residual=FP32),
     Case("block rows offset", "rms_norm", "tile", (4099, 128), BF16, options={"offset": 1.0}),

@@ -20,6 +20,7 @@ PROBLEMS: list[tuple[str, str, tuple[int, ...]]] = [
     ("short rows, few", "tile", (37, 100)),
     ("short rows, many", "tile", (4101, 100)),
     ("odd rows", "tile", (35, 1001)),
+    ("rows in blocks", "tile", (135, 2880)),
     ("rows and heads", "tile", (35, 3, 100)),
     ("split", "split", (37, 70001)),
     ("stream", "stream", (35, 5001)),

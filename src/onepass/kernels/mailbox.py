@@ -8,6 +8,8 @@ two sums are exchanged they share one 64-bit word, so that there is one wait.
 import triton
 import triton.language as tl
 
+from onepass.kernels.parts import INTERPRETED
+
 # Each thread waits for its own word. In a loop of Triton's a block of words would be read until all are there, and the
 # compiler takes threads that hold the same element to have read the same, though one may have looked too early; and it
 # does not pipeline the loads of a row loop that has another loop within it.
@@ -36,9 +38,6 @@ def bits_of(value):
     """The bits of a one-element block, with -0.0 for +0.0."""
     bits = tl.sum(value).to(tl.int32, bitcast=True)
     return tl.where(bits == 0, -2147483648, bits)
-
-
-INTERPRETED = tl.constexpr(not isinstance(bits_of, triton.JITFunction))
 
 
 @triton.jit

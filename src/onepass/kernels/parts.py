@@ -7,6 +7,7 @@ dimensions, rows and columns, also where there is just one row, so that every pa
     CENTRED   subtract the mean first (LayerNorm)
     X_HAT     the dtype to which x̂ is rounded before the weight, or None (`cast="llama"`, `"t5"`)
     NARROW    the dtype to which every intermediate is rounded, or None (`cast="none"`)
+    PACKED    hold 16-bit blocks as they were loaded, and widen them at each use
     MASKED    some columns or rows of the block may lie outside
     ALIGN     a power of two that divides the columns and every stride: they are passed divided by it, so that the
               compiler sees the factor and makes 16-byte accesses also where 16 divides no stride (1,000 columns, say)
@@ -38,6 +39,21 @@ def store(p, o, value, m, MASKED: tl.constexpr):
         tl.store(p + o, value.to(p.dtype.element_ty))
 
 
+INTERPRETED = tl.constexpr(not isinstance(load, triton.JITFunction))
+
+
+@triton.jit
+def wide(block, PACKED: tl.constexpr):
+    """A block as it was loaded, in fp32.
+
+    Left alone, the compiler widens a block once and keeps the fp32 values from the first use to the last, in twice the
+    registers. A move that it cannot see through makes it widen the packed block at each use.
+    """
+    if PACKED and not INTERPRETED and block.dtype.primitive_bitwidth == 16:
+        block = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [block], dtype=block.dtype, is_pure=False, pack=2)
+    return block.to(tl.float32)
+
+
 @triton.jit
 def narrowed(value, NARROW: tl.constexpr):
     if NARROW is None:
@@ -51,32 +67,31 @@ def load_rows(
     p_x, p_residual, p_sum, row, lane, o_col, m, x_row, x_lane, residual_row, residual_lane,
     NARROW: tl.constexpr, ROUND_SUM: tl.constexpr, MASKED: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
-    """What is to be normalized: x, or its sum with the residual, in fp32."""
-    h = load(p_x, row_start(row, lane, x_row, x_lane, ALIGN) + o_col, m, MASKED).to(tl.float32)
+    """What is to be normalized: x as it is in memory, or its sum with the residual, in fp32 unless it is rounded."""
+    h = load(p_x, row_start(row, lane, x_row, x_lane, ALIGN) + o_col, m, MASKED)
     if p_residual is not None:
         residual = load(p_residual, row_start(row, lane, residual_row, residual_lane, ALIGN) + o_col, m, MASKED)
-        h = narrowed(h + residual.to(tl.float32), NARROW)
+        h = narrowed(h.to(tl.float32) + residual.to(tl.float32), NARROW)
     if ROUND_SUM:
-        h = h.to(p_sum.dtype.element_ty).to(tl.float32)
+        h = h.to(p_sum.dtype.element_ty)
     return h
 
 
 @triton.jit
-def load_weight(p_weight, o, m, offset, NARROW: tl.constexpr, MASKED: tl.constexpr):
-    """The weight that multiplies x̂: the offset is added in fp32."""
-    return narrowed(load(p_weight, o, m, MASKED).to(tl.float32) + offset, NARROW)
+def load_affine(p, o, m, MASKED: tl.constexpr):
+    """Weight or bias as it is in memory; a number, which is not used, where there is none."""
+    if p is not None:
+        return load(p, o, m, MASKED)
+    else:
+        return 0.0
 
 
 @triton.jit
-def load_affine(p_weight, p_bias, o, m, offset, NARROW: tl.constexpr, MASKED: tl.constexpr):
-    """Weight and bias; one and zero, which scale_and_shift does not use, where there are none."""
-    weight = 1.0
-    bias = 0.0
-    if p_weight is not None:
-        weight = load_weight(p_weight, o, m, offset, NARROW, MASKED)
-    if p_bias is not None:
-        bias = load(p_bias, o, m, MASKED).to(tl.float32)
-    return weight, bias
+def weighted(value, weight, offset, WEIGHTED: tl.constexpr, NARROW: tl.constexpr, PACKED: tl.constexpr):
+    """A value times the weight, to which the offset is added in fp32; the value itself where there is no weight."""
+    if WEIGHTED:
+        value *= narrowed(wide(weight, PACKED) + offset, NARROW)
+    return value
 
 
 @triton.jit
@@ -94,6 +109,15 @@ def centred(h, mean, m, MASKED: tl.constexpr):
 
 
 @triton.jit
+def deviation_of(h, mean, m, CENTRED: tl.constexpr, PACKED: tl.constexpr, MASKED: tl.constexpr):
+    """What is squared, and what becomes x̂: h, or how far it is from the mean; in fp32."""
+    h = wide(h, PACKED)
+    if CENTRED:
+        h = centred(h, mean, m, MASKED)
+    return h
+
+
+@triton.jit
 def rstd_of(square, count, eps, NARROW: tl.constexpr):
     """1 / sqrt(mean square + eps), with a true division: Triton's `/` is an approximation."""
     mean_square = narrowed(tl.div_rn(square, count), NARROW)
@@ -108,36 +132,16 @@ def normalized(deviation, rstd, X_HAT: tl.constexpr, NARROW: tl.constexpr):
 
 @triton.jit
 def scale_and_shift(
-    deviation,
-    rstd,
-    weight,
-    bias,
-    WEIGHTED: tl.constexpr,
-    BIASED: tl.constexpr,
-    X_HAT: tl.constexpr,
-    NARROW: tl.constexpr,
-):
+    deviation, rstd, weight, bias, offset,
+    WEIGHTED: tl.constexpr, BIASED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
     """y from the deviations: x̂, weight and bias, in the rounding order that the Norm names."""
     y = normalized(deviation, rstd, X_HAT, NARROW)
     if WEIGHTED:
-        y = narrowed(y * weight, NARROW)
+        y = narrowed(weighted(y, weight, offset, WEIGHTED, NARROW, PACKED), NARROW)
     if BIASED:
-        y = narrowed(y + bias, NARROW)
+        y = narrowed(y + wide(bias, PACKED), NARROW)
     return y
-
-
-@triton.jit
-def merge_moments(count_a, mean_a, square_a, count_b, mean_b, square_b):
-    """Mean and sum of squared deviations of two parts of a row, joined (Chan, Golub and LeVeque).
-
-    Each part took its own mean before its squares, so nothing cancels as it would in E[x²] - E[x]².
-    """
-    count = count_a + count_b
-    delta = mean_b - mean_a
-    share_b = tl.div_rn(count_b, count)
-    mean = mean_a + delta * share_b
-    square = square_a + square_b + delta * delta * (count_a * share_b)
-    return count, mean, square
 
 
 @triton.jit

@@ -13,12 +13,11 @@ import triton.language as tl
 
 from onepass.kernels.mailbox import collect, collect_pair, publish, publish_pair
 from onepass.kernels.parts import (
-    centred,
+    deviation_of,
     input_gradient,
     load,
     load_affine,
     load_rows,
-    load_weight,
     narrowed,
     normalized,
     row_start,
@@ -26,18 +25,23 @@ from onepass.kernels.parts import (
     rstd_of,
     scale_and_shift,
     store,
+    weighted,
+    wide,
 )
 
 
 @triton.jit
 def publish_moments(h, p_word, width, m, wanted, CENTRED: tl.constexpr, NARROW: tl.constexpr):
     """This slice's sum of squares, or its mean and its sum of squared deviations from that mean."""
+    mean = 0.0
     if CENTRED:
-        mean = tl.div_rn(row_sum(h), width)
-        h = centred(h, mean, m, True)
-        publish_pair(p_word, row_sum(h * h), mean, wanted)
+        mean = tl.div_rn(row_sum(wide(h, False)), width)
+    deviation = deviation_of(h, mean, m, CENTRED, False, True)
+    square = row_sum(narrowed(deviation * deviation, NARROW))
+    if CENTRED:
+        publish_pair(p_word, square, mean, wanted)
     else:
-        publish(p_word, row_sum(narrowed(h * h, NARROW)), wanted)
+        publish(p_word, square, wanted)
 
 
 @triton.jit
@@ -81,7 +85,8 @@ def split_forward(
     count = (cols * ALIGN).to(tl.float32)
     widths = tl.maximum(tl.minimum(cols * ALIGN - tl.arange(0, PEERS) * BLOCK, BLOCK), 0).to(tl.float32)
     width = tl.minimum(cols * ALIGN - own * BLOCK, BLOCK).to(tl.float32)
-    weight, bias = load_affine(p_weight, p_bias, o_col, m_col, offset, NARROW, True)
+    weight = load_affine(p_weight, o_col, m_col, True)
+    bias = load_affine(p_bias, o_col, m_col, True)
 
     total = rows * lanes
     first = tl.program_id(0) // slices
@@ -109,12 +114,12 @@ def split_forward(
         if p_sum is not None:
             store(p_sum, o_y, h, m_col, True)
         p_words = p_mailbox + flat.to(tl.int64) * slices
+        mean = 0.0
         if CENTRED:
             # The slices' moments joined as in merge_moments, all at once.
             squares, means = collect_pair(p_words, slices, PEERS)
             mean = tl.div_rn(tl.sum(means * widths, axis=0), count)
             square = tl.sum(squares + (means - mean) * (means - mean) * widths, axis=0)
-            h = centred(h, mean, m_col, True)
             if p_mean is not None and own == 0:
                 tl.store(p_mean + o_stat, mean)
         else:
@@ -122,7 +127,10 @@ def split_forward(
         rstd = rstd_of(square, count, eps, NARROW)
         if p_rstd is not None and own == 0:
             tl.store(p_rstd + o_stat, rstd)
-        y = scale_and_shift(h, rstd, weight, bias, p_weight is not None, p_bias is not None, X_HAT, NARROW)
+        deviation = deviation_of(h, mean, m_col, CENTRED, False, True)
+        y = scale_and_shift(
+            deviation, rstd, weight, bias, offset, p_weight is not None, p_bias is not None, X_HAT, NARROW, False,
+        )  # fmt: skip
         store(p_y, o_y, y, m_col, True)
         h = h_following
 
@@ -145,8 +153,10 @@ def load_gradients(
 
 
 @triton.jit
-def publish_gradients(dy, x_hat, weight, p_word, wanted, CENTRED: tl.constexpr):
-    weighted_dy = dy * weight
+def publish_gradients(
+    dy, x_hat, weight, offset, p_word, wanted, CENTRED: tl.constexpr, WEIGHTED: tl.constexpr, NARROW: tl.constexpr
+):
+    weighted_dy = weighted(dy, weight, offset, WEIGHTED, NARROW, False)
     dot = row_sum(weighted_dy * x_hat)
     if CENTRED:
         publish_pair(p_word, dot, row_sum(weighted_dy), wanted)
@@ -197,9 +207,8 @@ def split_backward(
     o_col = own * BLOCK + tl.arange(0, BLOCK)[None, :]
     m_col = o_col < cols * ALIGN
     count = (cols * ALIGN).to(tl.float32)
-    weight = 1.0
-    if p_weight is not None:
-        weight = load_weight(p_weight, o_col, m_col, offset, NARROW, True)
+    WEIGHTED: tl.constexpr = p_weight is not None
+    weight = load_affine(p_weight, o_col, m_col, True)
     dweight = tl.zeros((1, BLOCK), tl.float32)
     dbias = tl.zeros((1, BLOCK), tl.float32)
 
@@ -210,7 +219,7 @@ def split_backward(
         first < total, CENTRED, ALIGN,
     )  # fmt: skip
     p_word = p_mailbox + first.to(tl.int64) * slices + own
-    publish_gradients(dy, x_hat, weight, p_word, first < total, CENTRED)
+    publish_gradients(dy, x_hat, weight, offset, p_word, first < total, CENTRED, WEIGHTED, NARROW)
     for step in tl.range(0, tl.cdiv(total - first, groups), num_stages=STAGES):
         flat = first + step * groups
         following = flat + groups
@@ -220,7 +229,7 @@ def split_backward(
             m_col & wanted, wanted, CENTRED, ALIGN,
         )  # fmt: skip
         p_word = p_mailbox + following.to(tl.int64) * slices + own
-        publish_gradients(dy_following, x_hat_following, weight, p_word, wanted, CENTRED)
+        publish_gradients(dy_following, x_hat_following, weight, offset, p_word, wanted, CENTRED, WEIGHTED, NARROW)
 
         if p_dweights is not None:
             dweight += dy * normalized(x_hat, 1.0, X_HAT, NARROW)
@@ -236,7 +245,8 @@ def split_backward(
             mean_dy = tl.div_rn(tl.sum(sums, axis=0), count)
         else:
             mean_dot = tl.div_rn(tl.sum(collect(p_words, slices, PEERS), axis=0), count)
-        dh = input_gradient(dy * weight, x_hat, rstd, mean_dot, mean_dy, CENTRED)
+        weighted_dy = weighted(dy, weight, offset, WEIGHTED, NARROW, False)
+        dh = input_gradient(weighted_dy, x_hat, rstd, mean_dot, mean_dy, CENTRED)
         if p_dsum is not None:
             dh += load(p_dsum, row_start(row, lane, dsum_row, dsum_lane, ALIGN) + o_col, m_col, True).to(tl.float32)
         store(p_dx, row_start(row, lane, dx_row, dx_lane, ALIGN) + o_col, dh, m_col, True)

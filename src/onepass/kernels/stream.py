@@ -1,6 +1,7 @@
-"""Schedule 3, stream: one program walks a wide row in blocks, twice; the second read should come from L2.
+"""Schedule 3, stream: one program walks a wide row in blocks, several times; all but the first should come from caches.
 
-For rows wider than cooperating programs can hold, and for where programs cannot cooperate. Backward has a kernel of its
+Forward: for the sum (LayerNorm's mean first), and to write. The last walk goes backwards, from what was read last. Wide
+rows run at the memory's rate that way for as long as those in flight fit the L2. Backward has a kernel of its
 own for dW and dB: they need just mean and rstd of each row, which the forward kept, so they are a plain column sum.
 """
 
@@ -8,13 +9,11 @@ import triton
 import triton.language as tl
 
 from onepass.kernels.parts import (
-    centred,
+    deviation_of,
     input_gradient,
     load,
     load_affine,
     load_rows,
-    load_weight,
-    merge_moments,
     narrowed,
     normalized,
     row_start,
@@ -22,6 +21,8 @@ from onepass.kernels.parts import (
     rstd_of,
     scale_and_shift,
     store,
+    weighted,
+    wide,
 )
 
 
@@ -53,6 +54,7 @@ def stream_forward(
     NARROW: tl.constexpr,
     ROUND_SUM: tl.constexpr,
     BLOCK: tl.constexpr,
+    EVEN: tl.constexpr,
     ALIGN: tl.constexpr,
 ):
     flat = tl.program_id(0)
@@ -65,48 +67,48 @@ def stream_forward(
     end = cols * ALIGN
     count = end.to(tl.float32)
 
-    seen = 0.0
-    mean = tl.zeros((1, 1), tl.float32)
-    square = tl.zeros((1, 1), tl.float32)
+    mean = 0.0
+    if CENTRED:
+        total = tl.zeros((1, BLOCK), tl.float32)
+        for start in range(0, end, BLOCK):
+            o_col = start + o_block
+            h = load_rows(
+                p_x, p_residual, p_sum, row, lane, o_col, o_col < end, x_row, x_lane, residual_row, residual_lane,
+                NARROW, ROUND_SUM, not EVEN, ALIGN,
+            )  # fmt: skip
+            total += wide(h, False)
+        mean = tl.div_rn(row_sum(total), count)
+        if p_mean is not None:
+            tl.store(p_mean + o_stat, tl.sum(mean))
     squares = tl.zeros((1, BLOCK), tl.float32)
     for start in range(0, end, BLOCK):
         o_col = start + o_block
-        m = o_col < end
         h = load_rows(
-            p_x, p_residual, p_sum, row, lane, o_col, m, x_row, x_lane, residual_row, residual_lane,
-            NARROW, ROUND_SUM, True, ALIGN,
+            p_x, p_residual, p_sum, row, lane, o_col, o_col < end, x_row, x_lane, residual_row, residual_lane,
+            NARROW, ROUND_SUM, not EVEN, ALIGN,
         )  # fmt: skip
-        if p_sum is not None:
-            store(p_sum, o_y + o_col, h, m, True)
-        if CENTRED:
-            width = tl.minimum(end - start, BLOCK).to(tl.float32)
-            block_mean = tl.div_rn(row_sum(h), width)
-            deviation = centred(h, block_mean, m, True)
-            block_square = row_sum(deviation * deviation)
-            seen, mean, square = merge_moments(seen, mean, square, width, block_mean, block_square)
-        else:
-            squares += narrowed(h * h, NARROW)
-    if CENTRED:
-        if p_mean is not None:
-            tl.store(p_mean + o_stat, tl.sum(mean))
-    else:
-        square = row_sum(squares)
-    rstd = rstd_of(square, count, eps, NARROW)
+        deviation = deviation_of(h, mean, o_col < end, CENTRED, False, not EVEN)
+        squares += narrowed(deviation * deviation, NARROW)
+    rstd = rstd_of(row_sum(squares), count, eps, NARROW)
     if p_rstd is not None:
         tl.store(p_rstd + o_stat, tl.sum(rstd))
 
-    for start in range(0, end, BLOCK):
-        o_col = start + o_block
+    for back in range(0, end, BLOCK):
+        o_col = (end - 1 - back) // BLOCK * BLOCK + o_block
         m = o_col < end
         h = load_rows(
             p_x, p_residual, p_sum, row, lane, o_col, m, x_row, x_lane, residual_row, residual_lane,
-            NARROW, ROUND_SUM, True, ALIGN,
+            NARROW, ROUND_SUM, not EVEN, ALIGN,
         )  # fmt: skip
-        if CENTRED:
-            h = centred(h, mean, m, True)
-        weight, bias = load_affine(p_weight, p_bias, o_affine + o_col, m, offset, NARROW, True)
-        y = scale_and_shift(h, rstd, weight, bias, p_weight is not None, p_bias is not None, X_HAT, NARROW)
-        store(p_y, o_y + o_col, y, m, True)
+        if p_sum is not None:
+            store(p_sum, o_y + o_col, h, m, not EVEN)
+        deviation = deviation_of(h, mean, m, CENTRED, False, not EVEN)
+        weight = load_affine(p_weight, o_affine + o_col, m, not EVEN)
+        bias = load_affine(p_bias, o_affine + o_col, m, not EVEN)
+        y = scale_and_shift(
+            deviation, rstd, weight, bias, offset, p_weight is not None, p_bias is not None, X_HAT, NARROW, False,
+        )  # fmt: skip
+        store(p_y, o_y + o_col, y, m, not EVEN)
 
 
 @triton.jit
@@ -162,9 +164,9 @@ def stream_backward(
     for start in range(0, end, BLOCK):
         o_col = start + o_block
         m = o_col < end
-        weighted_dy = load(p_dy, o_dy + o_col, m, True).to(tl.float32)
-        if p_weight is not None:
-            weighted_dy *= load_weight(p_weight, o_affine + o_col, m, offset, NARROW, True)
+        weight = load_affine(p_weight, o_affine + o_col, m, True)
+        dy = load(p_dy, o_dy + o_col, m, True).to(tl.float32)
+        weighted_dy = weighted(dy, weight, offset, p_weight is not None, NARROW, False)
         x_hat = (load(p_h, o_h + o_col, m, True).to(tl.float32) - mean) * rstd
         dots += weighted_dy * x_hat
         if CENTRED:
@@ -175,9 +177,9 @@ def stream_backward(
     for start in range(0, end, BLOCK):
         o_col = start + o_block
         m = o_col < end
-        weighted_dy = load(p_dy, o_dy + o_col, m, True).to(tl.float32)
-        if p_weight is not None:
-            weighted_dy *= load_weight(p_weight, o_affine + o_col, m, offset, NARROW, True)
+        weight = load_affine(p_weight, o_affine + o_col, m, True)
+        dy = load(p_dy, o_dy + o_col, m, True).to(tl.float32)
+        weighted_dy = weighted(dy, weight, offset, p_weight is not None, NARROW, False)
         x_hat = (load(p_h, o_h + o_col, m, True).to(tl.float32) - mean) * rstd
         dh = input_gradient(weighted_dy, x_hat, rstd, mean_dot, mean_dy, CENTRED)
         if p_dsum is not None:

@@ -1,20 +1,22 @@
-"""Schedule 1, tile: a program holds whole rows in registers, one row or a block of several.
+"""Schedule 1, tile: a program holds whole rows in registers, one row or several, each cut into blocks of columns.
 
-Forward: a program for each tile, or programs that stay and walk the tiles (WALKS) with the loads of the next tiles in
-flight (STAGES); then weight and bias are loaded once, before the walk. The backward always walks. It reads x and dy
-once; it reduces along the row for dx, and down the rows for dW and dB, which stay in fp32 registers until the end.
+Blocks are powers of two and rows need not be: 5,120 columns are five blocks of 1,024, where one block would have to be
+8,192 wide. A row is summed block upon block first, then across.
+
+Forward: a program for each tile. Backward: programs stay and walk the tiles, with the loads of the next ones in flight
+(STAGES). It reads x and dy once; it reduces along the row for dx, and down the rows for dW and dB, which stay in fp32
+registers until the end.
 """
 
 import triton
 import triton.language as tl
 
 from onepass.kernels.parts import (
-    centred,
+    deviation_of,
     input_gradient,
     load,
     load_affine,
     load_rows,
-    load_weight,
     narrowed,
     normalized,
     row_start,
@@ -22,26 +24,9 @@ from onepass.kernels.parts import (
     rstd_of,
     scale_and_shift,
     store,
+    weighted,
+    wide,
 )
-
-
-@triton.jit
-def normalize_rows(
-    h, weight, bias, p_y, p_sum, p_mean, p_rstd, o_y, o_stat, m, m_row, count, eps,
-    WEIGHTED: tl.constexpr, BIASED: tl.constexpr, CENTRED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr,
-    MASKED: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    if p_sum is not None:
-        store(p_sum, o_y, h, m, MASKED)
-    if CENTRED:
-        mean = tl.div_rn(row_sum(h), count)
-        h = centred(h, mean, m, MASKED)
-        if p_mean is not None:
-            store(p_mean, o_stat, mean, m_row, ROWS > 1)
-    rstd = rstd_of(row_sum(narrowed(h * h, NARROW)), count, eps, NARROW)
-    if p_rstd is not None:
-        store(p_rstd, o_stat, rstd, m_row, ROWS > 1)
-    store(p_y, o_y, scale_and_shift(h, rstd, weight, bias, WEIGHTED, BIASED, X_HAT, NARROW), m, MASKED)
 
 
 @triton.jit
@@ -66,7 +51,6 @@ def tile_forward(
     rows,
     lanes,
     cols,
-    programs,
     eps,
     offset,
     CENTRED: tl.constexpr,
@@ -75,50 +59,66 @@ def tile_forward(
     ROUND_SUM: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
     EVEN: tl.constexpr,
     ALIGN: tl.constexpr,
-    WALKS: tl.constexpr,
-    STAGES: tl.constexpr,
+    PACKED: tl.constexpr,
 ):
     MASKED: tl.constexpr = not EVEN or ROWS > 1
-    WEIGHTED: tl.constexpr = p_weight is not None
-    BIASED: tl.constexpr = p_bias is not None
     lane = tl.program_id(0) % lanes  # neighbours in memory run next to each other
-    first = tl.program_id(0) // lanes
-    o_col = tl.arange(0, BLOCK)[None, :]
-    m_col = o_col < cols * ALIGN
-    o_affine = lane * affine_lane * ALIGN + o_col
-    count = (cols * ALIGN).to(tl.float32)
-    if WALKS:
-        weight, bias = load_affine(p_weight, p_bias, o_affine, m_col, offset, NARROW, not EVEN)
-        for tile in tl.range(first, tl.cdiv(rows, ROWS), programs, num_stages=STAGES):
-            row = tile * ROWS + tl.arange(0, ROWS)[:, None]
-            m = (row < rows) & m_col
-            h = load_rows(
-                p_x, p_residual, p_sum, row, lane, o_col, m, x_row, x_lane, residual_row, residual_lane,
-                NARROW, ROUND_SUM, MASKED, ALIGN,
-            )  # fmt: skip
-            o_y = row_start(row, lane, y_row, y_lane, ALIGN) + o_col
-            o_stat = row_start(row, lane, stat_row, stat_lane, 1)
-            normalize_rows(
-                h, weight, bias, p_y, p_sum, p_mean, p_rstd, o_y, o_stat, m, row < rows, count, eps,
-                WEIGHTED, BIASED, CENTRED, X_HAT, NARROW, MASKED, ROWS,
-            )  # fmt: skip
-    else:
-        row = first * ROWS + tl.arange(0, ROWS)[:, None]
-        m = (row < rows) & m_col
+    row = tl.program_id(0) // lanes * ROWS + tl.arange(0, ROWS)[:, None]
+    m_row = row < rows
+    o_block = tl.arange(0, BLOCK)[None, :]
+    end = cols * ALIGN
+    count = end.to(tl.float32)
+    o_y = row_start(row, lane, y_row, y_lane, ALIGN)
+    o_stat = row_start(row, lane, stat_row, stat_lane, 1)
+
+    held = ()
+    for i in tl.static_range(BLOCKS):
+        o_col = i * BLOCK + o_block
+        m = m_row & (o_col < end)
         h = load_rows(
             p_x, p_residual, p_sum, row, lane, o_col, m, x_row, x_lane, residual_row, residual_lane,
             NARROW, ROUND_SUM, MASKED, ALIGN,
         )  # fmt: skip
-        # Weight and bias are asked for after the row, and before its sums, which hide their latency.
-        weight, bias = load_affine(p_weight, p_bias, o_affine, m_col, offset, NARROW, not EVEN)
-        o_y = row_start(row, lane, y_row, y_lane, ALIGN) + o_col
-        o_stat = row_start(row, lane, stat_row, stat_lane, 1)
-        normalize_rows(
-            h, weight, bias, p_y, p_sum, p_mean, p_rstd, o_y, o_stat, m, row < rows, count, eps,
-            WEIGHTED, BIASED, CENTRED, X_HAT, NARROW, MASKED, ROWS,
+        held = held + (h,)  # noqa: RUF005 (Triton has no unpacking)
+    # Weight and bias are asked for after the row, and before its sums, which hide their latency.
+    weights = ()
+    biases = ()
+    for i in tl.static_range(BLOCKS):
+        o_affine = lane * affine_lane * ALIGN + i * BLOCK + o_block
+        m_col = i * BLOCK + o_block < end
+        weights = weights + (load_affine(p_weight, o_affine, m_col, not EVEN),)  # noqa: RUF005
+        biases = biases + (load_affine(p_bias, o_affine, m_col, not EVEN),)  # noqa: RUF005
+
+    mean = 0.0
+    if CENTRED:
+        total = tl.zeros((ROWS, BLOCK), tl.float32)
+        for i in tl.static_range(BLOCKS):
+            total += wide(held[i], PACKED)
+        mean = tl.div_rn(row_sum(total), count)
+        if p_mean is not None:
+            store(p_mean, o_stat, mean, m_row, ROWS > 1)
+    squares = tl.zeros((ROWS, BLOCK), tl.float32)
+    for i in tl.static_range(BLOCKS):
+        deviation = deviation_of(held[i], mean, i * BLOCK + o_block < end, CENTRED, PACKED, not EVEN)
+        squares += narrowed(deviation * deviation, NARROW)
+    rstd = rstd_of(row_sum(squares), count, eps, NARROW)
+    if p_rstd is not None:
+        store(p_rstd, o_stat, rstd, m_row, ROWS > 1)
+
+    for i in tl.static_range(BLOCKS):
+        o_col = i * BLOCK + o_block
+        m = m_row & (o_col < end)
+        if p_sum is not None:
+            store(p_sum, o_y + o_col, held[i], m, MASKED)
+        deviation = deviation_of(held[i], mean, o_col < end, CENTRED, PACKED, not EVEN)
+        y = scale_and_shift(
+            deviation, rstd, weights[i], biases[i], offset,
+            p_weight is not None, p_bias is not None, X_HAT, NARROW, PACKED,
         )  # fmt: skip
+        store(p_y, o_y + o_col, y, m, MASKED)
 
 
 @triton.jit
@@ -156,52 +156,92 @@ def tile_backward(
     NARROW: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
     EVEN: tl.constexpr,
     ALIGN: tl.constexpr,
+    PACKED: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     MASKED: tl.constexpr = not EVEN or ROWS > 1
+    WEIGHTED: tl.constexpr = p_weight is not None
     lane = tl.program_id(0) % lanes
-    o_col = tl.arange(0, BLOCK)[None, :]
-    m_col = o_col < cols * ALIGN
-    count = (cols * ALIGN).to(tl.float32)
-    weight = 1.0
-    if p_weight is not None:
-        weight = load_weight(p_weight, lane * affine_lane * ALIGN + o_col, m_col, offset, NARROW, not EVEN)
-    dweight = tl.zeros((ROWS, BLOCK), tl.float32)
-    dbias = tl.zeros((ROWS, BLOCK), tl.float32)
+    o_block = tl.arange(0, BLOCK)[None, :]
+    end = cols * ALIGN
+    count = end.to(tl.float32)
+    weights = ()
+    dweights = ()
+    dbiases = ()
+    for i in tl.static_range(BLOCKS):
+        o_affine = lane * affine_lane * ALIGN + i * BLOCK + o_block
+        weights = weights + (load_affine(p_weight, o_affine, i * BLOCK + o_block < end, not EVEN),)  # noqa: RUF005
+        dweights = dweights + (tl.zeros((ROWS, BLOCK), tl.float32),)  # noqa: RUF005
+        dbiases = dbiases + (tl.zeros((ROWS, BLOCK), tl.float32),)  # noqa: RUF005
 
     for tile in tl.range(tl.program_id(0) // lanes, tl.cdiv(rows, ROWS), programs, num_stages=STAGES):
         row = tile * ROWS + tl.arange(0, ROWS)[:, None]
-        m = (row < rows) & m_col
-        h = load(p_h, row_start(row, lane, h_row, h_lane, ALIGN) + o_col, m, MASKED).to(tl.float32)
-        dy = load(p_dy, row_start(row, lane, dy_row, dy_lane, ALIGN) + o_col, m, MASKED).to(tl.float32)
+        m_row = row < rows
+        o_dy = row_start(row, lane, dy_row, dy_lane, ALIGN)
+        o_h = row_start(row, lane, h_row, h_lane, ALIGN)
+        held_h = ()
+        held_dy = ()
+        for i in tl.static_range(BLOCKS):
+            o_col = i * BLOCK + o_block
+            m = m_row & (o_col < end)
+            held_h = held_h + (load(p_h, o_h + o_col, m, MASKED),)  # noqa: RUF005
+            held_dy = held_dy + (load(p_dy, o_dy + o_col, m, MASKED),)  # noqa: RUF005
         o_stat = row_start(row, lane, stat_row, stat_lane, 1)
-        rstd = load(p_rstd, o_stat, row < rows, ROWS > 1)
+        rstd = load(p_rstd, o_stat, m_row, ROWS > 1)
+        mean = 0.0
         if CENTRED:
-            h -= load(p_mean, o_stat, row < rows, ROWS > 1)
-        x_hat = h * rstd
+            mean = load(p_mean, o_stat, m_row, ROWS > 1)
+
+        mean_dot = 0.0
+        mean_dy = 0.0
         if p_dx is not None:
-            weighted_dy = dy * weight
-            mean_dot = tl.div_rn(row_sum(weighted_dy * x_hat), count)
-            mean_dy = 0.0
+            dots = tl.zeros((ROWS, BLOCK), tl.float32)
+            sums = tl.zeros((ROWS, BLOCK), tl.float32)
+            for i in tl.static_range(BLOCKS):
+                weighted_dy = weighted(wide(held_dy[i], PACKED), weights[i], offset, WEIGHTED, NARROW, PACKED)
+                # dy is zero outside the row, so what the mean makes of h there adds nothing.
+                dots += weighted_dy * (deviation_of(held_h[i], mean, None, CENTRED, PACKED, False) * rstd)
+                sums += weighted_dy
+            mean_dot = tl.div_rn(row_sum(dots), count)
             if CENTRED:
-                mean_dy = tl.div_rn(row_sum(weighted_dy), count)
-            dh = input_gradient(weighted_dy, x_hat, rstd, mean_dot, mean_dy, CENTRED)
-            if p_dsum is not None:
-                dh += load(p_dsum, row_start(row, lane, dsum_row, dsum_lane, ALIGN) + o_col, m, MASKED).to(tl.float32)
-            store(p_dx, row_start(row, lane, dx_row, dx_lane, ALIGN) + o_col, dh, m, MASKED)
-            if p_dresidual is not None:
-                o_dresidual = row_start(row, lane, dresidual_row, dresidual_lane, ALIGN) + o_col
-                store(p_dresidual, o_dresidual, dh, m, MASKED)
-        if p_dweights is not None:
-            dweight += dy * normalized(h, rstd, X_HAT, NARROW)
-        if p_dbiases is not None:
-            dbias += dy
+                mean_dy = tl.div_rn(row_sum(sums), count)
+
+        further_dweights = ()
+        further_dbiases = ()
+        for i in tl.static_range(BLOCKS):
+            o_col = i * BLOCK + o_block
+            m = m_row & (o_col < end)
+            dy = wide(held_dy[i], PACKED)
+            deviation = deviation_of(held_h[i], mean, None, CENTRED, PACKED, False)
+            if p_dx is not None:
+                weighted_dy = weighted(dy, weights[i], offset, WEIGHTED, NARROW, PACKED)
+                dh = input_gradient(weighted_dy, deviation * rstd, rstd, mean_dot, mean_dy, CENTRED)
+                if p_dsum is not None:
+                    o_dsum = row_start(row, lane, dsum_row, dsum_lane, ALIGN) + o_col
+                    dh += load(p_dsum, o_dsum, m, MASKED).to(tl.float32)
+                store(p_dx, row_start(row, lane, dx_row, dx_lane, ALIGN) + o_col, dh, m, MASKED)
+                if p_dresidual is not None:
+                    o_dresidual = row_start(row, lane, dresidual_row, dresidual_lane, ALIGN) + o_col
+                    store(p_dresidual, o_dresidual, dh, m, MASKED)
+            dweight = dweights[i]
+            if p_dweights is not None:
+                dweight += dy * normalized(deviation, rstd, X_HAT, NARROW)
+            dbias = dbiases[i]
+            if p_dbiases is not None:
+                dbias += dy
+            further_dweights = further_dweights + (dweight,)  # noqa: RUF005
+            further_dbiases = further_dbiases + (dbias,)  # noqa: RUF005
+        dweights = further_dweights
+        dbiases = further_dbiases
 
     # One partial row a program; sum_partials adds them up in a fixed order.
-    o_partial = tl.program_id(0).to(tl.int64) * (cols * ALIGN) + o_col
-    if p_dweights is not None:
-        store(p_dweights, o_partial, tl.sum(dweight, axis=0, keep_dims=True), m_col, not EVEN)
-    if p_dbiases is not None:
-        store(p_dbiases, o_partial, tl.sum(dbias, axis=0, keep_dims=True), m_col, not EVEN)
+    o_partial = tl.program_id(0).to(tl.int64) * end
+    for i in tl.static_range(BLOCKS):
+        o_col = i * BLOCK + o_block
+        if p_dweights is not None:
+            store(p_dweights, o_partial + o_col, tl.sum(dweights[i], axis=0, keep_dims=True), o_col < end, not EVEN)
+        if p_dbiases is not None:
+            store(p_dbiases, o_partial + o_col, tl.sum(dbiases[i], axis=0, keep_dims=True), o_col < end, not EVEN)

@@ -20,103 +20,113 @@ from onepass.spec import Problem
 
 @dataclass(frozen=True)
 class Plan:
-    """One launch: the grid has `programs` programs of `warps` warps, each with `rows` × `block` elements at a time."""
+    """One launch: `programs` programs of `warps` warps, each with `blocks` blocks of `rows` × `block` elements."""
 
     schedule: str  # "tile", "split" or "stream"
     rows: int
     block: int
     warps: int
     programs: int
-    walks: bool = True  # programs stay for more than one tile
+    blocks: int = 1  # that a program holds at a time: a tile's row, side by side
     stages: int = 1  # loads in flight, in loop iterations
     slices: int = 1  # programs that share a row
     registers: int | None = None  # a thread's limit, where the programs must fit on the GPU at once
 
+    @property
+    def elements(self) -> int:
+        """That a thread holds of each input."""
+        return self.rows * self.block * self.blocks // (32 * self.warps)
+
     def __str__(self) -> str:
+        beside = f" x {self.blocks}" if self.blocks > 1 else ""
         share = f", {self.slices} programs a row" if self.slices > 1 else ""
         staged = f", {self.stages} stages" if self.stages > 1 else ""
         return (
-            f"{self.schedule}: {self.rows} x {self.block:,} tile, {self.warps} warps, "
+            f"{self.schedule}: {self.rows} x {self.block:,}{beside} tile, {self.warps} warps, "
             f"{self.programs:,} programs{share}{staged}"
         )
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A tile for rows of up to `cols` columns, or a slice of `cols` columns of a wider row."""
+    """A tile for rows of up to `cols` columns of 16 bits, or a slice of `cols` columns of a wider row."""
 
     cols: int
     rows: int
     warps: int
     programs_per_sm: int | None = None  # that walk the tiles; None: a program for each tile
     stages: int = 1
+    block: int | None = None  # columns of a block; None: the row is one block
 
 
 @dataclass(frozen=True)
 class Thresholds:
     """The numbers come from sweeps on an H200, bf16, cold L2; docs/lab-notes.md has the times."""
 
-    #: Up to here (columns, padded to a power of two) a program takes a block of rows: one row is too little work for
-    #: it. Liger's PR #1238 found 40 to 80 % there.
-    block_row_max_cols: int = 512
-    #: From this many rows on, that block is the full one of the tables below. With fewer, it is the smallest that gives
+    #: From this many rows on, a tile of several rows is the full one of the tables below: one short row is too little
+    #: work for a program (Liger's PR #1238 found 40 to 80 % there). With fewer rows it is the smallest tile that gives
     #: each thread one vector, which spreads a small problem over more SMs.
     block_row_min_rows: int = 4096
 
-    #: RMSNorm forward: a program for each tile, which the GPU hands out better than they walk (133 us against 141 at
-    #: 32,768 x 4,096). One warp where it can hold the row: it needs no barrier (215 us against 222 with four, 384
-    #: columns).
+    #: RMSNorm forward: a program for each tile, which the GPU hands out better than they walk. Blocks are as narrow as
+    #: keeps every thread loading 16 bytes, so that little of the last one is beyond the row.
     forward_tiles: tuple[Tile, ...] = (
-        Tile(64, 16, 1),
-        Tile(128, 16, 1),
-        Tile(256, 4, 1),
-        Tile(512, 4, 1),
-        Tile(1024, 1, 1),
-        Tile(2048, 1, 4),
-        Tile(4096, 1, 8),
-        Tile(8192, 1, 4),
-        Tile(16384, 1, 8),
-        Tile(32768, 1, 16),
+        Tile(64, 16, 4),
+        Tile(128, 16, 4),
+        Tile(256, 16, 4, block=128),
+        Tile(512, 4, 2, block=128),
+        Tile(1024, 8, 4, block=256),
+        Tile(2048, 2, 2, block=256),
+        Tile(8192, 1, 4, block=1024),
+        Tile(16384, 1, 8, block=2048),
     )
-    #: LayerNorm forward: its second sum waits for its first, so fewer warps. With 8,192 columns and more, programs
-    #: walk, with the next rows' loads in flight: 142 us against 216 at 8,192 x 16,384.
+    #: LayerNorm forward: its second sum waits for its first, so fewer warps, which then wait for fewer others.
     centred_forward_tiles: tuple[Tile, ...] = (
         Tile(64, 16, 1),
-        Tile(128, 16, 1),
-        Tile(256, 4, 1),
-        Tile(512, 4, 1),
-        Tile(1024, 1, 1),
-        Tile(2048, 1, 1),
-        Tile(4096, 1, 2),
-        Tile(8192, 1, 8, 2, 3),
-        Tile(16384, 1, 16, 1, 3),
+        Tile(128, 16, 2),
+        Tile(256, 8, 2, block=128),
+        Tile(512, 4, 2, block=128),
+        Tile(1024, 1, 1, block=256),
+        Tile(2048, 1, 1, block=256),
+        Tile(8192, 1, 4, block=1024),
     )
-    #: Wider rows do not fit one program's registers: programs share a row, a slice each.
+    #: Elements of an input from which on a thread keeps them packed: below, registers are not what limits a program.
+    packed_elements: int = 32
+
+    #: Wider rows are walked by one program of so many warps, as long as the rows in flight, one a program, fit the L2
+    #: with what is written: 262 us against 290 shared at 8,192 x 32,768, 570 against 592 at 8,192 x 65,536.
+    streams: tuple[Tile, ...] = (Tile(16384, 1, 16, block=4096), Tile(65536, 1, 32, block=8192))
+    #: And from there on programs share a row, a slice each.
     forward_slice: Tile = Tile(2048, 1, 2, 8, 3)
     centred_forward_slice: Tile = Tile(2048, 1, 2, 6, 3)
 
-    #: Backward: the tile's rows times columns is also the size of dW's accumulator in registers.
+    #: Backward: the tile's rows times columns is also the size of dW's accumulator in registers. One warp where it can
+    #: hold the row: it waits for no other.
     backward_tiles: tuple[Tile, ...] = (
         Tile(64, 32, 8, 2, 4),
         Tile(128, 16, 8, 2, 4),
-        Tile(256, 8, 2, 4, 3),
-        Tile(512, 4, 2, 4, 3),
-        Tile(1024, 4, 4, 2, 3),
-        Tile(2048, 1, 4, 3, 3),
-        Tile(4096, 2, 8, 1, 3),
-        Tile(8192, 1, 16, 1, 3),
+        Tile(256, 4, 1, 8, 3, block=128),
+        Tile(512, 2, 1, 8, 3, block=128),
+        Tile(1024, 1, 1, 8, 3, block=256),
+        Tile(2048, 1, 2, 4, 3, block=512),
+        Tile(5120, 1, 4, 2, 3, block=1024),
+        Tile(16384, 1, 8, 1, 3, block=2048),
     )
+    #: What a program may hold of a row: x, dy, weight, and dW and dB in fp32, of the 256 KiB of an SM's registers.
+    backward_row_bytes: int = 180 << 10
     backward_slice: Tile = Tile(2048, 1, 2, 4, 3)
 
-    #: Stream: columns that a program takes at a time.
+    #: Stream, where programs cannot share a row: columns that a program takes at a time.
     stream_block: int = 4096
     stream_warps: int = 8
     #: Column sums for dW in the stream schedule.
     stream_affine: Tile = Tile(256, 8, 4, 4, 1)
 
-    #: The sum of partials: tall, narrow tiles, because few columns must still fill the GPU.
-    partials_rows: int = 64
-    partials_block: int = 32
+    #: The sum of partials: tiles of so many elements, as narrow as gives about this many programs, because few columns
+    #: must still fill the GPU (8 columns a tile: 20.0 us against 23.4 for the whole backward of 32,768 x 256).
+    partials_elements: int = 2048
+    partials_programs: int = 128
+    partials_blocks: tuple[int, int] = (8, 32)
     partials_warps: int = 4
 
 
@@ -154,11 +164,15 @@ def power_of_two(number: int) -> int:
 
 def forward_plan(problem: Problem, device: Device, centred: bool, align: int) -> Plan:
     t = _thresholds
-    block = power_of_two(problem.cols)
+    # A sum with the residual is held in fp32.
+    held = problem.x.itemsize if problem.residual is None else 4
+    tile = _fitting(t.centred_forward_tiles if centred else t.forward_tiles, problem.cols * held // 2)
+    if tile is not None:
+        return _tiles(problem, _batch_invariant(problem, tile, align))
+    stream = _fitting(t.streams, problem.cols)
+    if stream is not None:
+        return Plan("stream", 1, _block(stream, problem.cols), stream.warps, problem.rows * problem.lanes)
     column = problem.x.itemsize + _itemsize(problem.residual)
-    for tile in t.centred_forward_tiles if centred else t.forward_tiles:
-        if block <= tile.cols:
-            return _walk(problem, device, _batch_invariant(problem, tile, block, align), block, column)
     return _wide(problem, device, t.centred_forward_slice if centred else t.forward_slice, column)
 
 
@@ -167,39 +181,56 @@ def row_counts_apart() -> tuple[int, ...]:
     return 1, _thresholds.block_row_min_rows
 
 
-def backward_plan(problem: Problem, device: Device) -> Plan:
+def backward_plan(problem: Problem, device: Device, centred: bool) -> Plan:
     t = _thresholds
-    block = power_of_two(problem.cols)
-    column = problem.y.itemsize + problem.h.itemsize + _itemsize(problem.sum)
-    for tile in t.backward_tiles:
-        if block <= tile.cols:
-            return _walk(problem, device, tile, block, column)
-    return _wide(problem, device, t.backward_slice, column)
+    tile = _fitting(t.backward_tiles, problem.cols * max(problem.y.itemsize, problem.h.itemsize) // 2)
+    column = problem.y.itemsize + problem.h.itemsize
+    held = problem.cols * (column + _itemsize(problem.weight) + (8 if centred else 4))
+    if tile is not None and held <= t.backward_row_bytes:
+        return _walk(problem, device, tile, column + _itemsize(problem.sum))
+    return _wide(problem, device, t.backward_slice, column + _itemsize(problem.sum))
 
 
-def _batch_invariant(problem: Problem, tile: Tile, block: int, align: int) -> Tile:
+def is_packed(plan: Plan) -> bool:
+    """Whether threads keep 16-bit blocks as they are and widen them at each use."""
+    return plan.elements >= _thresholds.packed_elements
+
+
+def _fitting(tiles: tuple[Tile, ...], cols: int) -> Tile | None:
+    """The first tile for rows as wide as `cols` columns of 16 bits."""
+    return next((tile for tile in tiles if cols <= tile.cols), None)
+
+
+def _batch_invariant(problem: Problem, tile: Tile, align: int) -> Tile:
     """The tile for many or for few short rows. A row lies over the same threads in both, so its bits are the same."""
-    if block > _thresholds.block_row_max_cols:
+    if tile.rows == 1 or problem.rows >= _thresholds.block_row_min_rows:
         return tile
+    block = _block(tile, problem.cols)
     vector = min(16 // problem.x.itemsize, align)
     # The compiler spreads a row over as many threads as it has vectors, but no further than the program's warps reach.
     threads_per_row = min(max(1, block // vector), 32 * tile.warps)
     warps = max(1, threads_per_row // 32)
-    rows = max(1, 32 * warps * vector // block)
-    if problem.rows < _thresholds.block_row_min_rows:
-        return replace(tile, rows=rows, warps=warps)
-    return replace(tile, rows=max(rows * tile.warps // warps, tile.rows * tile.cols // block))
+    return replace(tile, rows=min(tile.rows, max(1, 32 * warps * vector // block)), warps=warps)
 
 
-def _walk(problem: Problem, device: Device, tile: Tile, block: int, column: int) -> Plan:
-    """The tile schedule: programs walk the tiles of a lane. `column` is the bytes read for one element."""
-    programs = tiles = _cdiv(problem.rows, tile.rows)
-    stages = 1
-    if tile.programs_per_sm is not None:
-        programs = max(1, min(tiles, device.sms * tile.programs_per_sm // problem.lanes))
-        stages = _stages_that_fit(tile, tile.programs_per_sm, tile.rows * block * column, device)
-    walks = tile.programs_per_sm is not None
-    return Plan("tile", tile.rows, block, tile.warps, programs * problem.lanes, walks, stages)
+def _block(tile: Tile, cols: int) -> int:
+    return min(power_of_two(cols), tile.block or tile.cols)
+
+
+def _tiles(problem: Problem, tile: Tile) -> Plan:
+    """The tile schedule, with a program for each tile of a lane."""
+    block = _block(tile, problem.cols)
+    programs = _cdiv(problem.rows, tile.rows) * problem.lanes
+    return Plan("tile", tile.rows, block, tile.warps, programs, _cdiv(problem.cols, block))
+
+
+def _walk(problem: Problem, device: Device, tile: Tile, column: int) -> Plan:
+    """The tile schedule, with programs that walk the tiles of a lane. `column` is the bytes read for one element."""
+    plan = _tiles(problem, tile)
+    per_sm = tile.programs_per_sm or 1
+    programs = max(1, min(plan.programs // problem.lanes, device.sms * per_sm // problem.lanes))
+    stages = _stages_that_fit(tile, per_sm, plan.rows * plan.blocks * plan.block * column, device)
+    return replace(plan, programs=programs * problem.lanes, stages=stages)
 
 
 def _wide(problem: Problem, device: Device, tile: Tile, column: int) -> Plan:
@@ -213,13 +244,13 @@ def _wide(problem: Problem, device: Device, tile: Tile, column: int) -> Plan:
         groups = min(rows, resident // slices)
         registers = device.registers // (per_sm * tile.warps * 32) // 8 * 8  # they are handed out in eights
         stages = _stages_that_fit(tile, per_sm, tile.cols * column, device)
-        return Plan("split", 1, tile.cols, tile.warps, groups * slices, True, stages, slices, min(255, registers))
+        return Plan("split", 1, tile.cols, tile.warps, groups * slices, 1, stages, slices, min(255, registers))
     return Plan("stream", 1, min(power_of_two(problem.cols), t.stream_block), t.stream_warps, rows)
 
 
 def _stages_that_fit(tile: Tile, programs_per_sm: int, tile_bytes: int, device: Device) -> int:
     """Each stage but the last keeps a tile of every input in shared memory, beside what reductions need of it."""
-    scratch = 1024 + 4 * tile.rows * tile.cols
+    scratch = 1024 + 4 * tile.rows * (tile.block or tile.cols)
     room = device.shared // programs_per_sm - scratch
     return max(1, min(tile.stages, 1 + room // tile_bytes))
 
@@ -237,8 +268,9 @@ def affine_plan(problem: Problem, device: Device) -> Plan:
 def partials_plan(lanes: int, cols: int) -> Plan:
     """The sum of partial rows of `cols` columns, for each lane; however many there are, the kernel is the same."""
     t = _thresholds
-    block = min(power_of_two(cols), t.partials_block)
-    return Plan("tile", t.partials_rows, block, t.partials_warps, _cdiv(cols, block) * lanes)
+    narrowest, widest = t.partials_blocks
+    block = min(power_of_two(cols), max(narrowest, min(widest, power_of_two(_cdiv(cols, t.partials_programs)))))
+    return Plan("tile", t.partials_elements // block, block, t.partials_warps, _cdiv(cols, block) * lanes)
 
 
 def _itemsize(dtype: torch.dtype | None) -> int:
