@@ -34,13 +34,13 @@ SCHEDULES: dict[str, dict[str, object]] = {
     "few block rows": {
         "block_row_min_rows": 1000,
         "forward_tiles": (Tile(512, 4, 4),),
-        "centred_forward_tiles": (Tile(512, 4, 4),),
+        "centred_forward_tiles": (Tile(512, 4, 4, block=32),),
         "backward_tiles": (Tile(512, 4, 4, 1),),
     },
     "many block rows": {
         "block_row_min_rows": 3,
         "forward_tiles": (Tile(64, 4, 1), Tile(512, 2, 1)),
-        "centred_forward_tiles": (Tile(64, 4, 1), Tile(512, 2, 1, block=32)),
+        "centred_forward_tiles": (Tile(512, 4, 1, block=32),),
         "backward_tiles": (Tile(512, 2, 4, 1, block=32),),
     },
     "split": {

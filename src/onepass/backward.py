@@ -174,7 +174,7 @@ class Backward:
             )  # fmt: skip
             constants = kept | {
                 "ROWS": plan.rows, "BLOCK": plan.block, "BLOCKS": plan.blocks, "EVEN": problem.cols % plan.block == 0,
-                "PACKED": planner.is_packed(plan), "STAGES": plan.stages,
+                "PACKED": planner.is_packed(plan, backward=True), "STAGES": plan.stages,
             }  # fmt: skip
             add(tile_backward, every, scalars, constants, plan)
         elif plan.schedule == "split" and needs.dx:
@@ -190,11 +190,12 @@ class Backward:
                 sharing = partial_rows // problem.lanes
                 scalars = (*divided(align, (dy, h)), *statistic, problem.rows, problem.lanes, cols, sharing)
                 names = ["dy", "h", *statistics, "dweights", "dbiases"]
-                add(stream_backward_affine, names, scalars, kept | {"ROWS": how.rows, "BLOCK": how.block}, how)
+                constants = {key: kept[key] for key in kept if key != "SHIFTED"}
+                add(stream_backward_affine, names, scalars, constants | {"ROWS": how.rows, "BLOCK": how.block}, how)
             if needs.dx:
                 names = ["dy", "dsum", "h", "weight", *statistics, "dx", "dresidual"]
                 scalars = (*strides, affine_lane, problem.lanes, cols, norm.offset)
-                constants = {key: kept[key] for key in ("CENTRED", "NARROW", "ALIGN")} | {"BLOCK": plan.block}
+                constants = {key: kept[key] for key in kept if key != "X_HAT"} | {"BLOCK": plan.block}
                 add(stream_backward, names, scalars, constants, plan)
         if wants_affine:
             lanes = problem.lanes if problem.per_lane else 1

@@ -124,11 +124,11 @@ class Forward:
         }
         function: Any = stream_forward
         if plan.schedule == "stream":
-            constants |= {"EVEN": problem.cols % plan.block == 0}
+            constants |= {"BLOCKS": -(-problem.cols // plan.block), "EVEN": problem.cols % plan.block == 0}
         elif plan.schedule == "tile":
             function = tile_forward
-            constants |= {"ROWS": plan.rows, "BLOCKS": plan.blocks, "PACKED": planner.is_packed(plan)}
-            constants |= {"EVEN": problem.cols % plan.block == 0}
+            constants |= {"ROWS": plan.rows, "BLOCKS": plan.blocks, "PACKED": planner.is_packed(plan, backward=False)}
+            constants |= {"BLOCKS": -(-problem.cols // plan.block), "EVEN": problem.cols % plan.block == 0}
         elif plan.schedule == "split":
             function = split_forward
             dtypes += (word_dtype(norm),)

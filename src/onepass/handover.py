@@ -52,9 +52,11 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def switches(norm: Norm, problem: Problem) -> dict[str, Any]:
-    """The constexprs that come straight from the Norm."""
+    """The constexprs that come straight from the Norm and the Problem."""
     return {
         "CENTRED": norm.centred,
+        "SHIFTED": norm.offset != 0.0,
+        "LANED": problem.lanes > 1,
         "X_HAT": norm.x_hat_dtype(problem.x, problem.weight),
         "NARROW": norm.narrow_dtype(problem.x),
     }

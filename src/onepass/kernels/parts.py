@@ -6,6 +6,8 @@ dimensions, rows and columns, also where there is just one row, so that every pa
 
     CENTRED   subtract the mean first (LayerNorm)
     X_HAT     the dtype to which x̂ is rounded before the weight, or None (`cast="llama"`, `"t5"`)
+    SHIFTED   the Norm has an offset, which is added to the weight
+    LANED     x has a second leading dimension of its own stride (heads); else there is one lane, and nothing to divide
     NARROW    the dtype to which every intermediate is rounded, or None (`cast="none"`)
     PACKED    hold 16-bit blocks as they were loaded, and widen them at each use
     MASKED    some columns or rows of the block may lie outside
@@ -15,6 +17,15 @@ dimensions, rows and columns, also where there is just one row, so that every pa
 
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def lane_and_row(index, lanes, LANED: tl.constexpr):
+    """Rows of all lanes are numbered through, so that neighbours in memory run next to each other."""
+    if LANED:
+        return index % lanes, index // lanes
+    else:
+        return tl.full((), 0, tl.int32), index
 
 
 @triton.jit
@@ -87,10 +98,15 @@ def load_affine(p, o, m, MASKED: tl.constexpr):
 
 
 @triton.jit
-def weighted(value, weight, offset, WEIGHTED: tl.constexpr, NARROW: tl.constexpr, PACKED: tl.constexpr):
+def weighted(
+    value, weight, offset, WEIGHTED: tl.constexpr, SHIFTED: tl.constexpr, NARROW: tl.constexpr, PACKED: tl.constexpr
+):
     """A value times the weight, to which the offset is added in fp32; the value itself where there is no weight."""
     if WEIGHTED:
-        value *= narrowed(wide(weight, PACKED) + offset, NARROW)
+        weight = wide(weight, PACKED)
+        if SHIFTED:
+            weight += offset
+        value *= narrowed(weight, NARROW)
     return value
 
 
@@ -133,12 +149,13 @@ def normalized(deviation, rstd, X_HAT: tl.constexpr, NARROW: tl.constexpr):
 @triton.jit
 def scale_and_shift(
     deviation, rstd, weight, bias, offset,
-    WEIGHTED: tl.constexpr, BIASED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr, PACKED: tl.constexpr,
+    WEIGHTED: tl.constexpr, BIASED: tl.constexpr, SHIFTED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr,
+    PACKED: tl.constexpr,
 ):  # fmt: skip
     """y from the deviations: x̂, weight and bias, in the rounding order that the Norm names."""
     y = normalized(deviation, rstd, X_HAT, NARROW)
     if WEIGHTED:
-        y = narrowed(weighted(y, weight, offset, WEIGHTED, NARROW, PACKED), NARROW)
+        y = narrowed(weighted(y, weight, offset, WEIGHTED, SHIFTED, NARROW, PACKED), NARROW)
     if BIASED:
         y = narrowed(y + wide(bias, PACKED), NARROW)
     return y

@@ -15,6 +15,7 @@ from onepass.kernels.mailbox import collect, collect_pair, publish, publish_pair
 from onepass.kernels.parts import (
     deviation_of,
     input_gradient,
+    lane_and_row,
     load,
     load_affine,
     load_rows,
@@ -71,6 +72,8 @@ def split_forward(
     eps,
     offset,
     CENTRED: tl.constexpr,
+    SHIFTED: tl.constexpr,
+    LANED: tl.constexpr,
     X_HAT: tl.constexpr,
     NARROW: tl.constexpr,
     ROUND_SUM: tl.constexpr,
@@ -90,9 +93,10 @@ def split_forward(
 
     total = rows * lanes
     first = tl.program_id(0) // slices
+    lane, row = lane_and_row(first, lanes, LANED)
     h = load_rows(
-        p_x, p_residual, p_sum, first // lanes, first % lanes, o_col, m_col, x_row, x_lane, residual_row,
-        residual_lane, NARROW, ROUND_SUM, True, ALIGN,
+        p_x, p_residual, p_sum, row, lane, o_col, m_col, x_row, x_lane, residual_row, residual_lane,
+        NARROW, ROUND_SUM, True, ALIGN,
     )  # fmt: skip
     p_word = p_mailbox + first.to(tl.int64) * slices + own
     publish_moments(h, p_word, width, m_col, first < total, CENTRED, NARROW)
@@ -100,15 +104,15 @@ def split_forward(
         flat = first + step * groups
         following = flat + groups
         m_following = m_col & (following < total)
+        lane, row = lane_and_row(following, lanes, LANED)
         h_following = load_rows(
-            p_x, p_residual, p_sum, following // lanes, following % lanes, o_col, m_following, x_row, x_lane,
-            residual_row, residual_lane, NARROW, ROUND_SUM, True, ALIGN,
+            p_x, p_residual, p_sum, row, lane, o_col, m_following, x_row, x_lane, residual_row, residual_lane,
+            NARROW, ROUND_SUM, True, ALIGN,
         )  # fmt: skip
         p_word = p_mailbox + following.to(tl.int64) * slices + own
         publish_moments(h_following, p_word, width, m_following, following < total, CENTRED, NARROW)
 
-        row = flat // lanes
-        lane = flat % lanes
+        lane, row = lane_and_row(flat, lanes, LANED)
         o_y = row_start(row, lane, y_row, y_lane, ALIGN) + o_col
         o_stat = row_start(row, lane, stat_row, stat_lane, 1)
         if p_sum is not None:
@@ -129,7 +133,8 @@ def split_forward(
             tl.store(p_rstd + o_stat, rstd)
         deviation = deviation_of(h, mean, m_col, CENTRED, False, True)
         y = scale_and_shift(
-            deviation, rstd, weight, bias, offset, p_weight is not None, p_bias is not None, X_HAT, NARROW, False,
+            deviation, rstd, weight, bias, offset,
+            p_weight is not None, p_bias is not None, SHIFTED, X_HAT, NARROW, False,
         )  # fmt: skip
         store(p_y, o_y, y, m_col, True)
         h = h_following
@@ -138,11 +143,10 @@ def split_forward(
 @triton.jit
 def load_gradients(
     p_dy, p_h, p_mean, p_rstd, dy_row, dy_lane, h_row, h_lane, stat_row, stat_lane, flat, lanes, o_col, m, wanted,
-    CENTRED: tl.constexpr, ALIGN: tl.constexpr,
+    CENTRED: tl.constexpr, LANED: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
     """dy, x̂ and rstd of one row's slice; x̂ in fp32, before any rounding."""
-    row = flat // lanes
-    lane = flat % lanes
+    lane, row = lane_and_row(flat, lanes, LANED)
     h = load(p_h, row_start(row, lane, h_row, h_lane, ALIGN) + o_col, m, True).to(tl.float32)
     dy = load(p_dy, row_start(row, lane, dy_row, dy_lane, ALIGN) + o_col, m, True).to(tl.float32)
     o_stat = row_start(row, lane, stat_row, stat_lane, 1)
@@ -154,9 +158,10 @@ def load_gradients(
 
 @triton.jit
 def publish_gradients(
-    dy, x_hat, weight, offset, p_word, wanted, CENTRED: tl.constexpr, WEIGHTED: tl.constexpr, NARROW: tl.constexpr
-):
-    weighted_dy = weighted(dy, weight, offset, WEIGHTED, NARROW, False)
+    dy, x_hat, weight, offset, p_word, wanted, CENTRED: tl.constexpr, WEIGHTED: tl.constexpr, SHIFTED: tl.constexpr,
+    NARROW: tl.constexpr,
+):  # fmt: skip
+    weighted_dy = weighted(dy, weight, offset, WEIGHTED, SHIFTED, NARROW, False)
     dot = row_sum(weighted_dy * x_hat)
     if CENTRED:
         publish_pair(p_word, dot, row_sum(weighted_dy), wanted)
@@ -196,6 +201,8 @@ def split_backward(
     groups,
     offset,
     CENTRED: tl.constexpr,
+    SHIFTED: tl.constexpr,
+    LANED: tl.constexpr,
     X_HAT: tl.constexpr,
     NARROW: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -216,27 +223,28 @@ def split_backward(
     first = tl.program_id(0) // slices
     dy, x_hat, rstd = load_gradients(
         p_dy, p_h, p_mean, p_rstd, dy_row, dy_lane, h_row, h_lane, stat_row, stat_lane, first, lanes, o_col, m_col,
-        first < total, CENTRED, ALIGN,
+        first < total, CENTRED, LANED, ALIGN,
     )  # fmt: skip
     p_word = p_mailbox + first.to(tl.int64) * slices + own
-    publish_gradients(dy, x_hat, weight, offset, p_word, first < total, CENTRED, WEIGHTED, NARROW)
+    publish_gradients(dy, x_hat, weight, offset, p_word, first < total, CENTRED, WEIGHTED, SHIFTED, NARROW)
     for step in tl.range(0, tl.cdiv(total - first, groups), num_stages=STAGES):
         flat = first + step * groups
         following = flat + groups
         wanted = following < total
         dy_following, x_hat_following, rstd_following = load_gradients(
             p_dy, p_h, p_mean, p_rstd, dy_row, dy_lane, h_row, h_lane, stat_row, stat_lane, following, lanes, o_col,
-            m_col & wanted, wanted, CENTRED, ALIGN,
+            m_col & wanted, wanted, CENTRED, LANED, ALIGN,
         )  # fmt: skip
         p_word = p_mailbox + following.to(tl.int64) * slices + own
-        publish_gradients(dy_following, x_hat_following, weight, offset, p_word, wanted, CENTRED, WEIGHTED, NARROW)
+        publish_gradients(
+            dy_following, x_hat_following, weight, offset, p_word, wanted, CENTRED, WEIGHTED, SHIFTED, NARROW
+        )
 
         if p_dweights is not None:
             dweight += dy * normalized(x_hat, 1.0, X_HAT, NARROW)
         if p_dbiases is not None:
             dbias += dy
-        row = flat // lanes
-        lane = flat % lanes
+        lane, row = lane_and_row(flat, lanes, LANED)
         p_words = p_mailbox + flat.to(tl.int64) * slices
         mean_dy = 0.0
         if CENTRED:
@@ -245,7 +253,7 @@ def split_backward(
             mean_dy = tl.div_rn(tl.sum(sums, axis=0), count)
         else:
             mean_dot = tl.div_rn(tl.sum(collect(p_words, slices, PEERS), axis=0), count)
-        weighted_dy = weighted(dy, weight, offset, WEIGHTED, NARROW, False)
+        weighted_dy = weighted(dy, weight, offset, WEIGHTED, SHIFTED, NARROW, False)
         dh = input_gradient(weighted_dy, x_hat, rstd, mean_dot, mean_dy, CENTRED)
         if p_dsum is not None:
             dh += load(p_dsum, row_start(row, lane, dsum_row, dsum_lane, ALIGN) + o_col, m_col, True).to(tl.float32)

@@ -11,6 +11,7 @@ import triton.language as tl
 from onepass.kernels.parts import (
     deviation_of,
     input_gradient,
+    lane_and_row,
     load,
     load_affine,
     load_rows,
@@ -50,16 +51,17 @@ def stream_forward(
     eps,
     offset,
     CENTRED: tl.constexpr,
+    SHIFTED: tl.constexpr,
+    LANED: tl.constexpr,
     X_HAT: tl.constexpr,
     NARROW: tl.constexpr,
     ROUND_SUM: tl.constexpr,
     BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
     EVEN: tl.constexpr,
     ALIGN: tl.constexpr,
 ):
-    flat = tl.program_id(0)
-    lane = flat % lanes
-    row = flat // lanes
+    lane, row = lane_and_row(tl.program_id(0), lanes, LANED)
     o_y = row_start(row, lane, y_row, y_lane, ALIGN)
     o_stat = row_start(row, lane, stat_row, stat_lane, 1)
     o_affine = lane * affine_lane * ALIGN
@@ -70,8 +72,8 @@ def stream_forward(
     mean = 0.0
     if CENTRED:
         total = tl.zeros((1, BLOCK), tl.float32)
-        for start in range(0, end, BLOCK):
-            o_col = start + o_block
+        for i in range(BLOCKS):
+            o_col = i * BLOCK + o_block
             h = load_rows(
                 p_x, p_residual, p_sum, row, lane, o_col, o_col < end, x_row, x_lane, residual_row, residual_lane,
                 NARROW, ROUND_SUM, not EVEN, ALIGN,
@@ -81,8 +83,8 @@ def stream_forward(
         if p_mean is not None:
             tl.store(p_mean + o_stat, tl.sum(mean))
     squares = tl.zeros((1, BLOCK), tl.float32)
-    for start in range(0, end, BLOCK):
-        o_col = start + o_block
+    for i in range(BLOCKS):
+        o_col = i * BLOCK + o_block
         h = load_rows(
             p_x, p_residual, p_sum, row, lane, o_col, o_col < end, x_row, x_lane, residual_row, residual_lane,
             NARROW, ROUND_SUM, not EVEN, ALIGN,
@@ -93,8 +95,8 @@ def stream_forward(
     if p_rstd is not None:
         tl.store(p_rstd + o_stat, tl.sum(rstd))
 
-    for back in range(0, end, BLOCK):
-        o_col = (end - 1 - back) // BLOCK * BLOCK + o_block
+    for i in range(BLOCKS):
+        o_col = (BLOCKS - 1 - i) * BLOCK + o_block
         m = o_col < end
         h = load_rows(
             p_x, p_residual, p_sum, row, lane, o_col, m, x_row, x_lane, residual_row, residual_lane,
@@ -106,7 +108,8 @@ def stream_forward(
         weight = load_affine(p_weight, o_affine + o_col, m, not EVEN)
         bias = load_affine(p_bias, o_affine + o_col, m, not EVEN)
         y = scale_and_shift(
-            deviation, rstd, weight, bias, offset, p_weight is not None, p_bias is not None, X_HAT, NARROW, False,
+            deviation, rstd, weight, bias, offset,
+            p_weight is not None, p_bias is not None, SHIFTED, X_HAT, NARROW, False,
         )  # fmt: skip
         store(p_y, o_y + o_col, y, m, not EVEN)
 
@@ -138,14 +141,14 @@ def stream_backward(
     cols,
     offset,
     CENTRED: tl.constexpr,
+    SHIFTED: tl.constexpr,
+    LANED: tl.constexpr,
     NARROW: tl.constexpr,
     BLOCK: tl.constexpr,
     ALIGN: tl.constexpr,
 ):
     """dx of one row."""
-    flat = tl.program_id(0)
-    lane = flat % lanes
-    row = flat // lanes
+    lane, row = lane_and_row(tl.program_id(0), lanes, LANED)
     o_dy = row_start(row, lane, dy_row, dy_lane, ALIGN)
     o_h = row_start(row, lane, h_row, h_lane, ALIGN)
     o_dx = row_start(row, lane, dx_row, dx_lane, ALIGN)
@@ -166,7 +169,7 @@ def stream_backward(
         m = o_col < end
         weight = load_affine(p_weight, o_affine + o_col, m, True)
         dy = load(p_dy, o_dy + o_col, m, True).to(tl.float32)
-        weighted_dy = weighted(dy, weight, offset, p_weight is not None, NARROW, False)
+        weighted_dy = weighted(dy, weight, offset, p_weight is not None, SHIFTED, NARROW, False)
         x_hat = (load(p_h, o_h + o_col, m, True).to(tl.float32) - mean) * rstd
         dots += weighted_dy * x_hat
         if CENTRED:
@@ -179,7 +182,7 @@ def stream_backward(
         m = o_col < end
         weight = load_affine(p_weight, o_affine + o_col, m, True)
         dy = load(p_dy, o_dy + o_col, m, True).to(tl.float32)
-        weighted_dy = weighted(dy, weight, offset, p_weight is not None, NARROW, False)
+        weighted_dy = weighted(dy, weight, offset, p_weight is not None, SHIFTED, NARROW, False)
         x_hat = (load(p_h, o_h + o_col, m, True).to(tl.float32) - mean) * rstd
         dh = input_gradient(weighted_dy, x_hat, rstd, mean_dot, mean_dy, CENTRED)
         if p_dsum is not None:
@@ -208,6 +211,7 @@ def stream_backward_affine(
     cols,
     programs,
     CENTRED: tl.constexpr,
+    LANED: tl.constexpr,
     X_HAT: tl.constexpr,
     NARROW: tl.constexpr,
     ROWS: tl.constexpr,
@@ -218,12 +222,12 @@ def stream_backward_affine(
     end = cols * ALIGN
     blocks = tl.cdiv(end, BLOCK)
     partial = tl.program_id(0) // blocks  # program · lanes + lane
-    lane = partial % lanes
+    lane, first = lane_and_row(partial, lanes, LANED)
     o_col = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)[None, :]
     m_col = o_col < end
     dweight = tl.zeros((ROWS, BLOCK), tl.float32)
     dbias = tl.zeros((ROWS, BLOCK), tl.float32)
-    for tile in range(partial // lanes, tl.cdiv(rows, ROWS), programs):
+    for tile in range(first, tl.cdiv(rows, ROWS), programs):
         row = tile * ROWS + tl.arange(0, ROWS)[:, None]
         m_row = row < rows
         m = m_row & m_col

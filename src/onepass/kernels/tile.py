@@ -14,6 +14,7 @@ import triton.language as tl
 from onepass.kernels.parts import (
     deviation_of,
     input_gradient,
+    lane_and_row,
     load,
     load_affine,
     load_rows,
@@ -54,6 +55,8 @@ def tile_forward(
     eps,
     offset,
     CENTRED: tl.constexpr,
+    SHIFTED: tl.constexpr,
+    LANED: tl.constexpr,
     X_HAT: tl.constexpr,
     NARROW: tl.constexpr,
     ROUND_SUM: tl.constexpr,
@@ -65,8 +68,8 @@ def tile_forward(
     PACKED: tl.constexpr,
 ):
     MASKED: tl.constexpr = not EVEN or ROWS > 1
-    lane = tl.program_id(0) % lanes  # neighbours in memory run next to each other
-    row = tl.program_id(0) // lanes * ROWS + tl.arange(0, ROWS)[:, None]
+    lane, tile = lane_and_row(tl.program_id(0), lanes, LANED)
+    row = tile * ROWS + tl.arange(0, ROWS)[:, None]
     m_row = row < rows
     o_block = tl.arange(0, BLOCK)[None, :]
     end = cols * ALIGN
@@ -116,7 +119,7 @@ def tile_forward(
         deviation = deviation_of(held[i], mean, o_col < end, CENTRED, PACKED, not EVEN)
         y = scale_and_shift(
             deviation, rstd, weights[i], biases[i], offset,
-            p_weight is not None, p_bias is not None, X_HAT, NARROW, PACKED,
+            p_weight is not None, p_bias is not None, SHIFTED, X_HAT, NARROW, PACKED,
         )  # fmt: skip
         store(p_y, o_y + o_col, y, m, MASKED)
 
@@ -152,6 +155,8 @@ def tile_backward(
     programs,
     offset,
     CENTRED: tl.constexpr,
+    SHIFTED: tl.constexpr,
+    LANED: tl.constexpr,
     X_HAT: tl.constexpr,
     NARROW: tl.constexpr,
     ROWS: tl.constexpr,
@@ -164,7 +169,7 @@ def tile_backward(
 ):
     MASKED: tl.constexpr = not EVEN or ROWS > 1
     WEIGHTED: tl.constexpr = p_weight is not None
-    lane = tl.program_id(0) % lanes
+    lane, first = lane_and_row(tl.program_id(0), lanes, LANED)
     o_block = tl.arange(0, BLOCK)[None, :]
     end = cols * ALIGN
     count = end.to(tl.float32)
@@ -177,7 +182,7 @@ def tile_backward(
         dweights = dweights + (tl.zeros((ROWS, BLOCK), tl.float32),)  # noqa: RUF005
         dbiases = dbiases + (tl.zeros((ROWS, BLOCK), tl.float32),)  # noqa: RUF005
 
-    for tile in tl.range(tl.program_id(0) // lanes, tl.cdiv(rows, ROWS), programs, num_stages=STAGES):
+    for tile in tl.range(first, tl.cdiv(rows, ROWS), programs, num_stages=STAGES):
         row = tile * ROWS + tl.arange(0, ROWS)[:, None]
         m_row = row < rows
         o_dy = row_start(row, lane, dy_row, dy_lane, ALIGN)
@@ -201,7 +206,7 @@ def tile_backward(
             dots = tl.zeros((ROWS, BLOCK), tl.float32)
             sums = tl.zeros((ROWS, BLOCK), tl.float32)
             for i in tl.static_range(BLOCKS):
-                weighted_dy = weighted(wide(held_dy[i], PACKED), weights[i], offset, WEIGHTED, NARROW, PACKED)
+                weighted_dy = weighted(wide(held_dy[i], PACKED), weights[i], offset, WEIGHTED, SHIFTED, NARROW, PACKED)
                 # dy is zero outside the row, so what the mean makes of h there adds nothing.
                 dots += weighted_dy * (deviation_of(held_h[i], mean, None, CENTRED, PACKED, False) * rstd)
                 sums += weighted_dy
@@ -217,7 +222,7 @@ def tile_backward(
             dy = wide(held_dy[i], PACKED)
             deviation = deviation_of(held_h[i], mean, None, CENTRED, PACKED, False)
             if p_dx is not None:
-                weighted_dy = weighted(dy, weights[i], offset, WEIGHTED, NARROW, PACKED)
+                weighted_dy = weighted(dy, weights[i], offset, WEIGHTED, SHIFTED, NARROW, PACKED)
                 dh = input_gradient(weighted_dy, deviation * rstd, rstd, mean_dot, mean_dy, CENTRED)
                 if p_dsum is not None:
                     o_dsum = row_start(row, lane, dsum_row, dsum_lane, ALIGN) + o_col

@@ -74,11 +74,14 @@ class Thresholds:
         Tile(64, 16, 4),
         Tile(128, 16, 4),
         Tile(256, 16, 4, block=128),
-        Tile(512, 4, 2, block=128),
+        Tile(512, 4, 4, block=128),
         Tile(1024, 8, 4, block=256),
-        Tile(2048, 2, 2, block=256),
-        Tile(8192, 1, 4, block=1024),
-        Tile(16384, 1, 8, block=2048),
+        Tile(1536, 2, 2, block=256),
+        Tile(3072, 1, 4, block=1024),
+        Tile(4096, 1, 8, block=2048),
+        Tile(5120, 1, 4, block=1024),
+        Tile(12288, 1, 8, block=2048),
+        Tile(16384, 1, 16, block=4096),
     )
     #: LayerNorm forward: its second sum waits for its first, so fewer warps, which then wait for fewer others.
     centred_forward_tiles: tuple[Tile, ...] = (
@@ -90,8 +93,9 @@ class Thresholds:
         Tile(2048, 1, 1, block=256),
         Tile(8192, 1, 4, block=1024),
     )
-    #: Elements of an input from which on a thread keeps them packed: below, registers are not what limits a program.
-    packed_elements: int = 32
+    #: Elements of an input, forward and backward, from which on a thread keeps them packed: below, registers are not
+    #: what limits a program, and widening them again costs (205 us against 219, LayerNorm's backward of 4,096 columns).
+    packed_elements: tuple[int, int] = (32, 40)
 
     #: Wider rows are walked by one program of so many warps, as long as the rows in flight, one a program, fit the L2
     #: with what is written: 262 us against 290 shared at 8,192 x 32,768, 570 against 592 at 8,192 x 65,536.
@@ -109,7 +113,11 @@ class Thresholds:
         Tile(512, 2, 1, 8, 3, block=128),
         Tile(1024, 1, 1, 8, 3, block=256),
         Tile(2048, 1, 2, 4, 3, block=512),
+        Tile(3072, 2, 4, 2, 3, block=1024),
+        Tile(4096, 2, 8, 1, 3),
         Tile(5120, 1, 4, 2, 3, block=1024),
+        Tile(6144, 1, 8, 1, 3, block=2048),
+        Tile(8192, 1, 16, 1, 3),
         Tile(16384, 1, 8, 1, 3, block=2048),
     )
     #: What a program may hold of a row: x, dy, weight, and dW and dB in fp32, of the 256 KiB of an SM's registers.
@@ -122,12 +130,13 @@ class Thresholds:
     #: Column sums for dW in the stream schedule.
     stream_affine: Tile = Tile(256, 8, 4, 4, 1)
 
-    #: The sum of partials: tiles of so many elements, as narrow as gives about this many programs, because few columns
-    #: must still fill the GPU (8 columns a tile: 20.0 us against 23.4 for the whole backward of 32,768 x 256).
-    partials_elements: int = 2048
+    #: The sum of partials: tiles of so many elements, all of which are loaded at once, and as narrow as gives about
+    #: this many programs, because few columns must still fill the GPU (8 columns a tile: 20.0 us against 23.4 for the
+    #: whole backward of 32,768 x 256).
+    partials_elements: int = 8192
     partials_programs: int = 128
     partials_blocks: tuple[int, int] = (8, 32)
-    partials_warps: int = 4
+    partials_warps: int = 8
 
 
 _thresholds = Thresholds()
@@ -191,9 +200,9 @@ def backward_plan(problem: Problem, device: Device, centred: bool) -> Plan:
     return _wide(problem, device, t.backward_slice, column + _itemsize(problem.sum))
 
 
-def is_packed(plan: Plan) -> bool:
+def is_packed(plan: Plan, backward: bool) -> bool:
     """Whether threads keep 16-bit blocks as they are and widen them at each use."""
-    return plan.elements >= _thresholds.packed_elements
+    return plan.elements >= _thresholds.packed_elements[backward]
 
 
 def _fitting(tiles: tuple[Tile, ...], cols: int) -> Tile | None:
