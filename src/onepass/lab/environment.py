@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import os
 import platform
 import socket
 import subprocess
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 #: Packages whose version may change a figure.
@@ -23,6 +26,7 @@ def environment(device: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "system": platform.platform(),
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "sources": _sources(),
         **_commit(),
     }
     if device == "cpu":
@@ -56,6 +60,15 @@ def _cpu() -> str:
     except OSError:
         names = []
     return names[0] if names else platform.processor()
+
+
+def _sources() -> str:
+    """A digest of onepass as it is installed, which holds also where there is no checkout, or an unclean one."""
+    package = files("onepass")
+    digest = hashlib.sha256()
+    for path in sorted(Path(str(package)).rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _commit() -> dict[str, Any]:
