@@ -17,7 +17,20 @@ from onepass.plan.planner import Thresholds, Tile
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 OPS = ("rms_norm", "layer_norm")
 
-_NO_TILES = {"forward_tiles": (), "centred_forward_tiles": (), "backward_tiles": (), "streams": ()}
+_NO_TILES = {
+    "forward_tiles": (),
+    "centred_forward_tiles": (),
+    "backward_tiles": (),
+    "centred_backward_tiles": (),
+    "streams": (),
+}
+
+_BLOCK_ROWS = {
+    "forward_tiles": (Tile(512, 4, 1),),
+    "centred_forward_tiles": (Tile(512, 4, 1, block=32),),
+    "backward_tiles": (Tile(64, 4, 4, 1), Tile(512, 2, 4, 1, block=32)),
+    "centred_backward_tiles": (Tile(64, 4, 4, 1), Tile(512, 2, 4, 1, block=32)),
+}
 
 #: Thresholds under which small shapes take a schedule. The interpreter's device has two SMs.
 SCHEDULES: dict[str, dict[str, object]] = {
@@ -25,24 +38,16 @@ SCHEDULES: dict[str, dict[str, object]] = {
         "forward_tiles": (Tile(16384, 1, 4),),
         "centred_forward_tiles": (Tile(16384, 1, 4),),
         "backward_tiles": (Tile(16384, 1, 4, 1),),
+        "centred_backward_tiles": (Tile(16384, 1, 4, 1),),
     },
     "row in blocks": {
         "forward_tiles": (Tile(16384, 1, 1, block=32),),
         "centred_forward_tiles": (Tile(16384, 1, 1, block=32),),
         "backward_tiles": (Tile(16384, 1, 1, 1, block=32),),
+        "centred_backward_tiles": (Tile(16384, 1, 1, 1, block=32),),
     },
-    "few block rows": {
-        "block_row_min_rows": 1000,
-        "forward_tiles": (Tile(512, 4, 4),),
-        "centred_forward_tiles": (Tile(512, 4, 4, block=32),),
-        "backward_tiles": (Tile(512, 4, 4, 1),),
-    },
-    "many block rows": {
-        "block_row_min_rows": 3,
-        "forward_tiles": (Tile(64, 4, 1), Tile(512, 2, 1)),
-        "centred_forward_tiles": (Tile(512, 4, 1, block=32),),
-        "backward_tiles": (Tile(512, 2, 4, 1, block=32),),
-    },
+    "few block rows": {**_BLOCK_ROWS, "block_row_min_rows": 1000},
+    "many block rows": {**_BLOCK_ROWS, "block_row_min_rows": 3},
     "split": {
         **_NO_TILES,
         "forward_slice": Tile(64, 1, 1, 2),

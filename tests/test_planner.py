@@ -41,7 +41,11 @@ def power_of_two_at_least(number):
 
 
 def held_by_a_thread(plan, vector):
-    """Threads over which the compiler lays one row of a tile, and the elements of it that each one holds."""
+    """Threads over which the compiler lays one row of a tile, and the elements of it that each one holds.
+
+    A thread takes whole vectors, unless the tile has too few elements for all threads to get one.
+    """
+    vector = min(vector, max(1, plan.rows * plan.block // (32 * plan.warps)))
     threads = min(max(1, plan.block // vector), 32 * plan.warps)
     return threads, plan.block // threads
 

@@ -120,6 +120,8 @@ class Thresholds:
         Tile(8192, 1, 16, 1, 3),
         Tile(16384, 1, 8, 1, 3, block=2048),
     )
+    #: LayerNorm's accumulates dB too. With 16 warps it spills at 8,192 columns: 262 us against 231, 16,384 rows.
+    centred_backward_tiles: tuple[Tile, ...] = (*backward_tiles[:-3], backward_tiles[-1])
     #: What a program may hold of a row: x, dy, weight, and dW and dB in fp32, of the 256 KiB of an SM's registers.
     backward_row_bytes: int = 180 << 10
     backward_slice: Tile = Tile(2048, 1, 2, 4, 3)
@@ -192,7 +194,10 @@ def row_counts_apart() -> tuple[int, ...]:
 
 def backward_plan(problem: Problem, device: Device, centred: bool) -> Plan:
     t = _thresholds
-    tile = _fitting(t.backward_tiles, problem.cols * max(problem.y.itemsize, problem.h.itemsize) // 2)
+    tile = _fitting(
+        t.centred_backward_tiles if centred else t.backward_tiles,
+        problem.cols * max(problem.y.itemsize, problem.h.itemsize) // 2,
+    )
     column = problem.y.itemsize + problem.h.itemsize
     held = problem.cols * (column + _itemsize(problem.weight) + (8 if centred else 4))
     if tile is not None and held <= t.backward_row_bytes:
@@ -212,10 +217,13 @@ def _fitting(tiles: tuple[Tile, ...], cols: int) -> Tile | None:
 
 def _batch_invariant(problem: Problem, tile: Tile, align: int) -> Tile:
     """The tile for many or for few short rows. A row lies over the same threads in both, so its bits are the same."""
-    if tile.rows == 1 or problem.rows >= _thresholds.block_row_min_rows:
+    vector = 16 // problem.x.itemsize
+    # Rows that do not begin at 16 bytes keep the full tile: how the compiler lays these out depends on their number.
+    if tile.rows == 1 or problem.rows >= _thresholds.block_row_min_rows or align < vector:
         return tile
     block = _block(tile, problem.cols)
-    vector = min(16 // problem.x.itemsize, align)
+    # What a thread holds side by side: a vector, or what the full tile leaves it.
+    vector = min(vector, max(1, tile.rows * block // (32 * tile.warps)))
     # The compiler spreads a row over as many threads as it has vectors, but no further than the program's warps reach.
     threads_per_row = min(max(1, block // vector), 32 * tile.warps)
     warps = max(1, threads_per_row // 32)
