@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from onepass.lab.data.row import Conditions
+from onepass.lab.data.case import Case
+from onepass.lab.data.row import Conditions, Correctness
 from onepass.lab.measure.clock import WallClock
-from onepass.lab.measure.sampling import Rounds, Rules, sample, warm_up
+from onepass.lab.measure.sampling import REST_SECONDS, Rounds, Rules, Sampled, sample, warm_up
 from onepass.lab.measure.throttle import Look
+from onepass.lab.runner import Lab, _measured
 
 RULES = Rules(warm_up_seconds=0.0, rounds=3, most_rounds=10, samples=4, seconds=100.0)
 
@@ -64,15 +66,51 @@ def test_a_case_that_takes_too_long_ends_at_its_time_limit():
     assert len(result.rounds["eager"]["call"]) < RULES.most_rounds
 
 
-def test_what_held_the_gpu_back_once_is_remembered():
-    def seen(clock, temperature, *reasons):
-        return Look(Conditions((clock, clock), (3201, 3201), (temperature, temperature)), reasons)
+def seen(clock: int, temperature: int, *reasons: str) -> Look:
+    return Look(Conditions((clock, clock), (3201, 3201), (temperature, temperature)), reasons)
 
-    looks = iter([seen(1980, 41), seen(1755, 44, "power cap"), None, *[seen(1965, 43)] * 100])
-    result = sample(calls("eager"), [CountingClock()], RULES, never, look=lambda: next(looks))
-    assert result.held_back_by == ("power cap",)
+
+def sampled_under(looks: list[Look | None], enough=never) -> tuple[Sampled, list[float]]:
+    rests: list[float] = []
+    coming = iter([*looks, *[seen(1965, 43)] * 100])
+    asked = calls("eager", "onepass")
+    return sample(asked, [CountingClock()], RULES, enough, look=lambda: next(coming), rest=rests.append), rests
+
+
+def test_a_round_in_which_the_gpu_was_held_back_is_set_aside_for_all_backends():
+    result, rests = sampled_under([seen(1980, 41), seen(1980, 41), seen(1980, 42), seen(1755, 44, "power cap")])
+    for name in ("eager", "onepass"):
+        assert len(result.rounds[name]["call"]) == RULES.most_rounds - 1
+        assert len(result.set_aside[name]["call"]) == 1, "rounds are pairs: one without its other would be none"
+    assert result.held_back_by == {"power cap"}
     assert result.conditions == Conditions((1755, 1980), (3201, 3201), (41, 44))
-    assert sample(calls("eager"), [CountingClock()], RULES, never).conditions is None, "nothing looked, nothing is said"
+    assert rests == [REST_SECONDS], "the GPU gets time to recover"
+
+
+def test_rounds_set_aside_do_not_count_towards_the_fewest():
+    result, _ = sampled_under([seen(1980, 41, "power cap")] * 4, enough=lambda rounds: "precise")
+    assert len(result.rounds["eager"]["call"]) == RULES.rounds
+    assert len(result.set_aside["eager"]["call"]) == 2
+
+
+def test_a_gpu_that_nobody_looks_at_is_not_said_to_be_held_back():
+    result = sample(calls("eager"), [CountingClock()], RULES, never)
+    assert result.conditions is None and not result.held_back_by and not result.set_aside["eager"]["call"]
+
+
+@pytest.mark.parametrize(("calm", "aside", "throttled"), [(5, 2, ()), (4, 3, ("power cap",)), (5, 0, ())])
+def test_a_row_is_throttled_only_if_too_few_rounds_went_without(calm, aside, throttled):
+    rounds = {"onepass": {"call": [[10.0, 10.0]] * calm}}
+    left = {"onepass": {"call": [[90.0, 90.0]] * aside}}
+    taken = Sampled(rounds, left, "precise", held_back_by={"power cap"} if aside else set())
+    lab = Lab("cpu", Rules(rounds=5), {"host": "here"})
+    case = Case("rms_norm", "forward", 8, 64, "float32")
+    right = Correctness({"y": 0.0}, {"y": 1.0})
+    row = _measured(lab, case, "onepass", right, right, taken, None)
+    timing = row.timings["call"]
+    assert row.throttled == throttled
+    assert (len(timing.rounds), len(timing.set_aside)) == ((calm + aside, 0) if throttled else (calm, aside))
+    assert throttled or timing.p50 == 10.0, "what is set aside is in no figure"
 
 
 def test_warm_up_lasts_by_time_and_calls_at_least_once():

@@ -155,7 +155,13 @@ def _kernels(lab: Lab, call: Call) -> int | None:
 def _measured(
     lab: Lab, case: Case, name: str, before: Correctness, after: Correctness, sampled: Sampled, kernels: int | None
 ) -> Measured:
-    timings = {kind: summarize(kind, rounds) for kind, rounds in sampled.rounds[name].items()}
+    calm, aside = sampled.rounds[name], sampled.set_aside[name]
+    # Too few rounds without throttling: then all of them count, and the row says that it is no evidence.
+    throttled = any(aside.values()) and min(map(len, calm.values())) < lab.rules.rounds
+    timings = {
+        kind: summarize(kind, calm[kind] + aside[kind]) if throttled else summarize(kind, calm[kind], aside[kind])
+        for kind in calm
+    }
     deciding = max(timings[lab.clocks[0].kind].p50, SHORTEST)
     return Measured(
         case=case.id,
@@ -168,7 +174,7 @@ def _measured(
         tflops=case.flops / deciding / 1e6,
         ceiling_gbps=lab.ceiling(case.bytes),
         stopped=sampled.stopped,
-        throttled=sampled.held_back_by,
+        throttled=tuple(sorted(sampled.held_back_by)) if throttled else (),
         conditions=sampled.conditions,
         began=sampled.began,
     )

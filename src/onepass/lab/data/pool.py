@@ -49,7 +49,14 @@ def _together(rows: list[Measured]) -> Measured:
     if len(rows) == 1:
         return last
     kinds = [kind for kind in last.timings if all(kind in row.timings for row in rows)]
-    timings = {kind: summarize(kind, [each for row in rows for each in row.timings[kind].rounds]) for kind in kinds}
+    timings = {
+        kind: summarize(
+            kind,
+            [each for row in rows for each in row.timings[kind].rounds],
+            [each for row in rows for each in row.timings[kind].set_aside],
+        )
+        for kind in kinds
+    }
     deciding = next((kind for kind in DECIDING if kind in timings and timings[kind].p50 > 0), None)
     pace = last.timings[deciding].p50 / timings[deciding].p50 if deciding else 1.0
     return replace(

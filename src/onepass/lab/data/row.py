@@ -76,7 +76,7 @@ class Measured(Placed):
     tflops: float
     ceiling_gbps: float  # a plain copy of the same size, in the same run
     stopped: str  # why sampling ended: "precise", "plateau" or "time limit"
-    throttled: tuple[str, ...]  # what held the GPU back at any moment of the sampling
+    throttled: tuple[str, ...]  # what held the GPU back, where too few rounds went without
     conditions: Conditions | None = None  # None on a CPU, and where NVML does not answer
     began: str = ""  # when the sampling began; rows that share it took turns in its rounds
 

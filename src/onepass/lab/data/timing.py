@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 #: Kinds of time by which backends are compared, the best first. The host's time is reported, and decides nothing.
@@ -18,6 +19,8 @@ DIGITS = 3
 class Timing:
     """Samples of one kind of time, in microseconds; `rounds` are lists of samples, in the order they were taken.
 
+    `set_aside` are rounds in which the GPU was held back: on record, and in none of the figures.
+
     Kinds: "gpu", the sum of kernel durations from the profiler; "call", events around the call behind a blocking kernel
     (on a CPU: wall time of the call); "host", the CPU's cost of issuing the call.
     """
@@ -28,15 +31,18 @@ class Timing:
     noise: float  # interquartile range / median
     outliers: int  # labelled, never dropped
     rounds: list[list[float]] = field(default_factory=list)
+    set_aside: list[list[float]] = field(default_factory=list)
 
 
-def summarize(kind: str, rounds: list[list[float]]) -> Timing:
-    """Median, 95th percentile and noise of all samples; outliers are counted and stay in.
+def summarize(kind: str, rounds: list[list[float]], set_aside: Sequence[list[float]] = ()) -> Timing:
+    """Median, 95th percentile and noise of all samples but those set aside; outliers are counted and stay in.
 
     >>> summarize("gpu", [[10.0, 11.0, 10.0], [10.0, 11.0, 90.0]]).outliers
     1
     """
-    kept = [[round(float(sample), DIGITS) for sample in samples] for samples in rounds]
+    kept, aside = (
+        [[round(float(sample), DIGITS) for sample in samples] for samples in some] for some in (rounds, set_aside)
+    )
     samples = [sample for samples in kept for sample in samples]
     if not samples:
         raise ValueError(f"rounds must hold at least one sample of {kind} time")
@@ -44,4 +50,4 @@ def summarize(kind: str, rounds: list[list[float]]) -> Timing:
     low, p50, high, p95 = (twentieths[place - 1] for place in (5, 10, 15, 19))
     fence = TUKEY_FENCE * (high - low)
     outliers = sum(not low - fence <= sample <= high + fence for sample in samples)
-    return Timing(kind, p50, p95, (high - low) / p50 if p50 > 0 else 0.0, outliers, kept)
+    return Timing(kind, p50, p95, (high - low) / p50 if p50 > 0 else 0.0, outliers, kept, aside)

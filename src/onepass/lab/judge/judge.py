@@ -94,6 +94,10 @@ def judge(row: Row, against: Row, control: Interval | None, presets: Presets = P
     if doubt:
         return verdict("rerun noise", doubt, *steps, interval=interval)
     steps.append(f"the ratio is known to ±{interval.half_width:.1%} over {len(row.timings[kind].rounds)} rounds")
+    if aside := len(row.timings[kind].set_aside):
+        steps.append(
+            f"{_count(aside, 'round')} in which the GPU was held back {'is' if aside == 1 else 'are'} left out"
+        )
 
     effect, source = _effect(control, presets)
     if interval.low <= 1 <= interval.high or abs(interval.ratio - 1) <= effect:
