@@ -15,8 +15,20 @@ def shapes(name, **fields):
     }
 
 
-def test_every_suite_of_the_issue_is_there():
-    names = {"seed", "shape-sweep", "genai", "liger-1238", "models", "qk", "wide", "odd", "cpu", "measured"}
+def test_every_suite_is_there():
+    names = {
+        "seed",
+        "shape-sweep",
+        "genai",
+        "liger-1238",
+        "models",
+        "qk",
+        "wide",
+        "odd",
+        "cpu",
+        "measured",
+        "landscape",
+    }
     assert set(suites()) == names
 
 
