@@ -79,13 +79,14 @@ def judge(row: Row, against: Row, control: Interval | None, presets: Presets = P
     kind = deciding_kind(row, against)
     if kind is None:
         return verdict("unsupported", f"{row.backend} and {against.backend} have no kind of time in common")
+    interval = ratio_interval(against.timings[kind].rounds, row.timings[kind].rounds)
     held_back = [measured for measured in (row, against) if measured.throttled]
     if held_back:
         names = " and ".join(measured.backend for measured in held_back)
         reasons = dict.fromkeys(reason for measured in held_back for reason in measured.throttled)
-        return verdict("throttled", f"the GPU was held back while {names} ran: {', '.join(reasons)}")
+        said = f"the GPU was held back while {names} ran: {', '.join(reasons)}"
+        return verdict("throttled", said, interval=interval)
 
-    interval = ratio_interval(against.timings[kind].rounds, row.timings[kind].rounds)
     steps = ["correct before and after the timing", f"compared by {kind} time"]
     doubt = _too_fast(row, against, kind, interval, presets)
     if doubt:
