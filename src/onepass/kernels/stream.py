@@ -23,8 +23,29 @@ from onepass.kernels.parts import (
     scale_and_shift,
     store,
     weighted,
-    wide,
 )
+
+
+@triton.jit
+def walk(
+    p_x, p_residual, p_sum, row, lane, x_row, x_lane, residual_row, residual_lane, end, mean,
+    SQUARED: tl.constexpr, CENTRED: tl.constexpr, NARROW: tl.constexpr, ROUND_SUM: tl.constexpr,
+    BLOCK: tl.constexpr, BLOCKS: tl.constexpr, EVEN: tl.constexpr, ALIGN: tl.constexpr,
+):  # fmt: skip
+    """The sum of a row, or of its squares, as deviations from the mean if CENTRED: block upon block, then across."""
+    total = tl.zeros((1, BLOCK), tl.float32)
+    for i in range(BLOCKS):
+        o_col = i * BLOCK + tl.arange(0, BLOCK)[None, :]
+        m = o_col < end
+        h = load_rows(
+            p_x, p_residual, p_sum, row, lane, o_col, m, x_row, x_lane, residual_row, residual_lane,
+            NARROW, ROUND_SUM, not EVEN, ALIGN,
+        )  # fmt: skip
+        value = deviation_of(h, mean, m, CENTRED, False, not EVEN)
+        if SQUARED:
+            value = narrowed(value * value, NARROW)
+        total += value
+    return row_sum(total)
 
 
 @triton.jit
@@ -71,27 +92,18 @@ def stream_forward(
 
     mean = 0.0
     if CENTRED:
-        total = tl.zeros((1, BLOCK), tl.float32)
-        for i in range(BLOCKS):
-            o_col = i * BLOCK + o_block
-            h = load_rows(
-                p_x, p_residual, p_sum, row, lane, o_col, o_col < end, x_row, x_lane, residual_row, residual_lane,
-                NARROW, ROUND_SUM, not EVEN, ALIGN,
-            )  # fmt: skip
-            total += wide(h, False)
-        mean = tl.div_rn(row_sum(total), count)
+        total = walk(
+            p_x, p_residual, p_sum, row, lane, x_row, x_lane, residual_row, residual_lane, end, 0.0,
+            False, False, NARROW, ROUND_SUM, BLOCK, BLOCKS, EVEN, ALIGN,
+        )  # fmt: skip
+        mean = tl.div_rn(total, count)
         if p_mean is not None:
             tl.store(p_mean + o_stat, tl.sum(mean))
-    squares = tl.zeros((1, BLOCK), tl.float32)
-    for i in range(BLOCKS):
-        o_col = i * BLOCK + o_block
-        h = load_rows(
-            p_x, p_residual, p_sum, row, lane, o_col, o_col < end, x_row, x_lane, residual_row, residual_lane,
-            NARROW, ROUND_SUM, not EVEN, ALIGN,
-        )  # fmt: skip
-        deviation = deviation_of(h, mean, o_col < end, CENTRED, False, not EVEN)
-        squares += narrowed(deviation * deviation, NARROW)
-    rstd = rstd_of(row_sum(squares), count, eps, NARROW)
+    square = walk(
+        p_x, p_residual, p_sum, row, lane, x_row, x_lane, residual_row, residual_lane, end, mean,
+        True, CENTRED, NARROW, ROUND_SUM, BLOCK, BLOCKS, EVEN, ALIGN,
+    )  # fmt: skip
+    rstd = rstd_of(square, count, eps, NARROW)
     if p_rstd is not None:
         tl.store(p_rstd + o_stat, tl.sum(rstd))
 
