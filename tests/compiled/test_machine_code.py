@@ -79,7 +79,8 @@ def stack_bytes(kernel: Any, folder: Path) -> int:
     binary.write_bytes(kernel.asm["cubin"])
     tool = [str(TOOLS / "cuobjdump"), "--dump-resource-usage", str(binary)]
     said = subprocess.run(tool, capture_output=True, text=True, check=True).stdout
-    return int(re.search(r"STACK:(\d+)", said).group(1))  # type: ignore[union-attr]
+    [stack] = re.findall(r"STACK:(\d+)", said)
+    return int(stack)
 
 
 @both

@@ -96,6 +96,12 @@ def explained(case: Case, tensors: Tensors) -> Explanation:
     return onepass.explain(x, weight, bias, op=case.op, residual=residual, **case.options)
 
 
+def forward_schedule(op: str, dtype: torch.dtype, cols: int) -> str:
+    """What the forward of plain rows is meant to take: LayerNorm's tile ends earlier, and fp32 is twice as wide."""
+    held = (16384 if op == "rms_norm" else 8192) * 2 // dtype.itemsize
+    return "tile" if cols <= held else "stream" if cols <= 65536 else "split"
+
+
 def streaming() -> Any:
     """Thresholds under which every row is too wide for a tile, and for as many programs as can cooperate."""
     now = planner.thresholds()

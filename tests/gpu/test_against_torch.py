@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import onepass
+from gpu.cases import forward_schedule
 from gpu.exact import (
     assert_equal_but_for_row_sums,
     assert_same_bits,
@@ -36,10 +37,6 @@ def sizes(table: dict[torch.dtype, tuple[int, ...]]) -> list:
     return [pytest.param(dtype, cols, id=f"{NAMES[dtype]}-{cols}") for dtype, every in table.items() for cols in every]
 
 
-#: Up to here one program must hold a row, from there on several must share it; between them the planner may choose.
-TILE_UP_TO, SPLIT_FROM = 4096, 131072
-
-
 def rows_of(cols: int) -> int:
     """Ragged; and for split rows more than there are groups of programs, so that each group takes several."""
     return 301 if cols <= 16384 else 67
@@ -48,9 +45,7 @@ def rows_of(cols: int) -> int:
 def assert_planned(x: torch.Tensor, weight: torch.Tensor, op: str) -> None:
     plan = onepass.explain(x, weight, op=op)
     assert plan.forward is not None
-    cols = x.shape[-1]
-    if cols <= TILE_UP_TO or cols >= SPLIT_FROM:
-        assert plan.forward.schedule == ("tile" if cols <= TILE_UP_TO else "split"), str(plan)
+    assert plan.forward.schedule == forward_schedule(op, x.dtype, x.shape[-1]), str(plan)
 
 
 @pytest.mark.parametrize(("dtype", "cols"), sizes(RMS_COLS))

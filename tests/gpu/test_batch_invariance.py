@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import onepass
-from gpu.cases import PLAIN, RESIDUAL, Case, differentiated, on_schedule, ours, tensors_of
+from gpu.cases import PLAIN, RESIDUAL, Case, differentiated, forward_schedule, on_schedule, ours, tensors_of
 from gpu.exact import assert_same_bits, random_rows, random_weight, same_bits
 
 BF16, FP32 = torch.bfloat16, torch.float32
@@ -13,7 +13,7 @@ BF16, FP32 = torch.bfloat16, torch.float32
 ROW_COUNTS = (1, 7, 16, 129, 255, 300, 4096)
 BLOCK_ROWS = (64, 128, 256, 384, 512)
 ONE_ROW = (768, 1000, 1152, 2048, 4096)
-WIDE = (5120, 8192, 16384, 32768)  # held or walked by one program, as the planner likes
+WIDE = (5120, 8192, 16384, 32768)
 SPLIT = (131072,)
 ODD = (100, 127)  # rows that do not begin at 16 bytes
 RUNS = 20
@@ -33,7 +33,7 @@ def test_row_bits_do_not_depend_on_other_rows(op: str, dtype: torch.dtype, cols:
     for count in counts:
         plan = onepass.explain(x[:count], weight, op=op).forward
         assert plan is not None
-        assert cols in WIDE or plan.schedule == ("split" if cols in SPLIT else "tile"), str(plan)
+        assert plan.schedule == forward_schedule(op, dtype, cols), str(plan)
         tiles.add((plan.schedule, plan.rows, plan.warps))
         for start in (0, 5, len(x) - count):
             assert_same_bits(norm(x[start : start + count], weight), every[start : start + count])

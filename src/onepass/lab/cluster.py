@@ -47,7 +47,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def _knock(address: str) -> None:
-    """Ray itself asks an address that does not answer again and again, for a quarter of an hour."""
+    """Ray itself asks an address that does not answer again and again, for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()

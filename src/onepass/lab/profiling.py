@@ -106,8 +106,8 @@ def read_kernels(lines: Iterable[str]) -> list[Kernel]:
         except (KeyError, ValueError):  # "n/a", where a counter is not to be had
             continue
         values["us"] /= 1e3
-        counts = {name: int(values.pop(name)) for name in ("registers", "programs")}
-        kernels.append(Kernel(**{"name": fields["Kernel Name"], **values, **counts}))  # type: ignore[arg-type]
+        registers, programs = int(values.pop("registers")), int(values.pop("programs"))
+        kernels.append(Kernel(fields["Kernel Name"], registers=registers, programs=programs, **values))
     return kernels
 
 

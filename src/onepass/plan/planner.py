@@ -94,11 +94,12 @@ class Thresholds:
         Tile(8192, 1, 4, block=1024),
     )
     #: Elements of an input, forward and backward, from which on a thread keeps them packed: below, registers are not
-    #: what limits a program, and widening them again costs (205 us against 219, LayerNorm's backward of 4,096 columns).
+    #: what limits a program, and widening them again costs (LayerNorm's backward of 4,096 columns, 32 elements: 205 us
+    #: against 219). With 64 it pays (RMSNorm's of 16,384, one block: 798 against 1,200); between them was not compared.
     packed_elements: tuple[int, int] = (32, 40)
 
     #: Wider rows are walked by one program of so many warps, as long as the rows in flight, one a program, fit the L2
-    #: with what is written: 262 us against 290 shared at 8,192 x 32,768, 570 against 592 at 8,192 x 65,536.
+    #: with what is written: 262 us against 291 shared at 8,192 x 32,768, 590 against 592 at 8,192 x 65,536.
     streams: tuple[Tile, ...] = (Tile(16384, 1, 16, block=4096), Tile(65536, 1, 32, block=8192))
     #: And from there on programs share a row, a slice each.
     forward_slice: Tile = Tile(2048, 1, 2, 8, 3)
@@ -120,7 +121,8 @@ class Thresholds:
         Tile(8192, 1, 16, 1, 3),
         Tile(16384, 1, 8, 1, 3, block=2048),
     )
-    #: LayerNorm's accumulates dB too. With 16 warps it spills at 8,192 columns: 262 us against 231, 16,384 rows.
+    #: LayerNorm's accumulates dB too. With 16 warps it spills at 8,192 columns: 262 us against 231 with 8,
+    #: packed, at 16,384 rows.
     centred_backward_tiles: tuple[Tile, ...] = (*backward_tiles[:-3], backward_tiles[-1])
     #: What a program may hold of a row: x, dy, weight, and dW and dB in fp32, of the 256 KiB of an SM's registers.
     backward_row_bytes: int = 180 << 10
