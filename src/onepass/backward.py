@@ -92,10 +92,8 @@ class Backward:
         self.problem = replace(problem, rows=layout.rows, lanes=layout.lanes)
         self._has_dsum = dsum is not None
         self._dx_is_like_h = tuple(h) == dense and problem.h == problem.x  # as in forward.py
+        self._align = layout.align(problem.cols)
         self._ready: dict[bool, Any] = {}
-
-    def align(self, aligned: bool) -> int:
-        return self.layout.align(self.problem.cols) if aligned else 1
 
     def plan(self) -> Plan:
         return planner.backward_plan(self.problem, device_of(self.place.device), self.norm.centred)
@@ -123,7 +121,7 @@ class Backward:
             dweight = torch.zeros(affine, dtype=problem.weight, device=device) if needs.dweight else None
             dbias = torch.zeros(affine, dtype=problem.bias, device=device) if needs.dbias else None
             return dx, dresidual, dweight, dbias
-        handles, aligned = place.handles((dy, dsum, h, weight, mean, rstd, dx, dresidual))
+        handles, aligned = place.handles((dy, dsum, h, weight, mean, rstd, dx, dresidual), self._align)
         ready = self._ready.get(aligned)
         if ready is None:
             ready = self._ready[aligned] = self._prepare(aligned)
@@ -137,7 +135,7 @@ class Backward:
             dbias = torch.empty(affine, dtype=problem.bias, device=device)
         if mailbox:
             words = torch.zeros(mailbox, dtype=word_dtype(self.norm), device=device)
-        handles += place.handles((dweights, dbiases, words, dweight, dbias))[0]
+        handles += place.handles((dweights, dbiases, words, dweight, dbias), 1)[0]
         stream = place.stream()
         for run, programs, chosen, scalars in launches:
             run(programs, stream, *[handles[index] for index in chosen], *scalars)
@@ -145,7 +143,7 @@ class Backward:
 
     def _prepare(self, aligned: bool) -> tuple[Any, ...]:
         problem, norm, needs = self.problem, self.norm, self.needs
-        align, plan = self.align(aligned), self.plan()
+        align, plan = self._align if aligned else 1, self.plan()
         kept = switches(norm, problem) | {"ALIGN": align}
         dy, dsum, h, dx, dresidual = self.layout.strides
         affine_lane = problem.cols // align if problem.per_lane else 0
@@ -159,7 +157,7 @@ class Backward:
             function: Any, names: list[str], scalars: tuple[Any, ...], constants: dict[str, Any], how: Plan
         ) -> None:
             run = kernel(
-                function, tuple(self._dtype(name) for name in names), constants, warps=how.warps, aligned=aligned,
+                function, tuple(self._dtype(name) for name in names), constants, warps=how.warps,
                 device=self.place.device, registers=how.registers, cooperative=how.schedule == "split",
             )  # fmt: skip
             launches.append((run, how.programs, [BACKWARD_TENSORS.index(name) for name in names], scalars))

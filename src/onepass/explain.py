@@ -76,6 +76,6 @@ def explain(
     normalized = x.stride() if problem.sum is None else dense
     needs = Needs(True, False, weight is not None, bias is not None)
     backward = Backward(norm, call.problem, x.shape, x.device, (dense, None, normalized), needs)
-    _, aligned = call.place.handles((x, weight, bias, residual))
+    _, aligned = call.place.handles((x, weight, bias, residual), call.align(True))
     forward = call.plan(aligned)
     return Explanation(norm, call.problem, x.device, forward, backward.plan(), call.copies)

@@ -49,10 +49,11 @@ class Forward:
         self.backwards = Backwards(norm, self.problem, inplace_backward)
         # empty_like takes half as long as empty with a shape, a dtype and a device.
         self._y_is_like_x = x.is_contiguous() and problem.y == x.dtype
+        self._align = layout.align(problem.cols)
         self._ready: dict[tuple[bool, bool], Any] = {}
 
     def align(self, aligned: bool) -> int:
-        return self.layout.align(self.problem.cols) if aligned else 1
+        return self._align if aligned else 1
 
     def plan(self, aligned: bool = True) -> Plan:
         return planner.forward_plan(self.problem, device_of(self.place.device), self.norm.centred, self.align(aligned))
@@ -74,14 +75,14 @@ class Forward:
         if self.copies:
             x = x.contiguous()
             residual = None if residual is None else residual.contiguous()
-        handles, aligned = place.handles((x, residual, weight, bias, y, total, mean, rstd))
+        handles, aligned = place.handles((x, residual, weight, bias, y, total, mean, rstd), self._align)
         ready = self._ready.get((aligned, stats))
         if ready is None:
             ready = self._ready[aligned, stats] = self._prepare(aligned, stats)
         run, programs, scalars, mailbox = ready
         if mailbox:
             words = torch.zeros(mailbox, dtype=word_dtype(self.norm), device=device)
-            handles += place.handles([words])[0]
+            handles += place.handles([words], 1)[0]
         run(programs, place.stream(), *handles, *scalars)
         return y, total, mean, rstd
 
@@ -92,9 +93,10 @@ class Forward:
             twin = planner.forward_plan(
                 replace(self.problem, rows=rows), device_of(self.place.device), self.norm.centred, self.align(aligned)
             )
-            self._kernel(twin, aligned, stats)
+            self._kernel(twin, self.align(aligned), stats)
         mailbox = self.problem.rows * self.problem.lanes * plan.slices if plan.schedule == "split" else 0
-        return self._kernel(plan, aligned, stats), plan.programs, self._scalars(plan, self.align(aligned)), mailbox
+        align = self.align(aligned)
+        return self._kernel(plan, align, stats), plan.programs, self._scalars(plan, align), mailbox
 
     def _scalars(self, plan: Plan, align: int) -> tuple[Any, ...]:
         """The arguments that follow the pointers."""
@@ -110,7 +112,7 @@ class Forward:
             sizes = (affine_lane, problem.lanes, cols)
         return *strides, *sizes, norm.eps, norm.offset
 
-    def _kernel(self, plan: Plan, aligned: bool, stats: bool) -> Run:
+    def _kernel(self, plan: Plan, align: int, stats: bool) -> Run:
         problem, norm = self.problem, self.norm
         statistic = torch.float32 if stats else None
         dtypes: tuple[torch.dtype | None, ...] = (
@@ -120,7 +122,7 @@ class Forward:
         constants = switches(norm, problem) | {
             "ROUND_SUM": norm.round_residual and problem.sum is not None,
             "BLOCK": plan.block,
-            "ALIGN": self.align(aligned),
+            "ALIGN": align,
         }
         function: Any = stream_forward
         if plan.schedule == "stream":
@@ -134,6 +136,6 @@ class Forward:
             dtypes += (word_dtype(norm),)
             constants |= {"PEERS": power_of_two(plan.slices), "STAGES": plan.stages}
         return kernel(
-            function, dtypes, constants, warps=plan.warps, aligned=aligned, device=self.place.device,
-            registers=plan.registers, cooperative=plan.schedule == "split",
+            function, dtypes, constants, warps=plan.warps, device=self.place.device, registers=plan.registers,
+            cooperative=plan.schedule == "split",
         )  # fmt: skip

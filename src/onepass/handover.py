@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from onepass.plan.layout import Layout
+from onepass.plan.layout import Layout, aligned_bytes
 from onepass.spec import Norm, Problem
 
 
@@ -30,8 +30,8 @@ class Place:
     def stream(self) -> int:
         return 0 if self.index is None else torch._C._cuda_getCurrentRawStream(self.index)
 
-    def handles(self, tensors: Sequence[Tensor | None]) -> tuple[list[Any], bool]:
-        """What kernels are given for tensors, and whether all of them begin at multiples of 16 bytes.
+    def handles(self, tensors: Sequence[Tensor | None], align: int) -> tuple[list[Any], bool]:
+        """What kernels are given for tensors, and whether all of them are aligned to `align` elements or 16 bytes.
 
         On a GPU that is their addresses; in the interpreter, the tensors themselves.
         """
@@ -40,7 +40,10 @@ class Place:
         for value in addresses:
             if value is not None:
                 bits |= value
-        return list(tensors) if self.index is None else addresses, bits & 15 == 0
+        aligned = bits & 15 == 0 or all(
+            tensor is None or tensor.data_ptr() % aligned_bytes(tensor.dtype, align) == 0 for tensor in tensors
+        )
+        return list(tensors) if self.index is None else addresses, aligned
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:

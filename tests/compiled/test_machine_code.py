@@ -58,7 +58,7 @@ def forward_of(norm: Norm, rows: int, cols: int, dtype: torch.dtype) -> Forward:
 
 def compile_forward(norm: Norm, rows: int, cols: int, dtype: torch.dtype) -> Any:
     call = forward_of(norm, rows, cols, dtype)
-    return call._kernel(call.plan(), True, True)
+    return call._kernel(call.plan(), call.align(True), True)
 
 
 def row_layouts(kernel: Any) -> set[tuple[int, ...]]:
@@ -89,6 +89,15 @@ def stack_bytes(kernel: Any, folder: Path) -> int:
 def test_a_row_is_laid_over_the_same_threads_whatever_the_number_of_rows(compiled, cols, dtype, norm):
     one, many = (row_layouts(compile_forward(norm, rows, cols, dtype)) for rows in (1, 4096))
     assert one == many
+
+
+@pytest.mark.parametrize(("cols", "access"), [(1024, "v4.b32"), (1000, "v4.b32"), (100, "v2.b32"), (102, "b32")])
+def test_loads_and_stores_are_as_wide_as_rows_are_aligned(compiled, cols, access):
+    """And no wider: a tensor may begin at any of its rows."""
+    text = compile_forward(RMS, 8192, cols, BF16).asm["ptx"]
+    for kind in ("ld", "st"):
+        widths = set(re.findall(rf"{kind}\.global\.((?:v\d\.)?b\d+)", text))
+        assert access in widths and widths <= {access, "b32"}, widths  # rstd is stored by itself
 
 
 @both

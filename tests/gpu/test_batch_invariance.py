@@ -15,7 +15,7 @@ BLOCK_ROWS = (64, 128, 256, 384, 512)
 ONE_ROW = (768, 1000, 1152, 2048, 4096)
 WIDE = (5120, 8192, 16384, 32768)
 SPLIT = (131072,)
-ODD = (100, 127)  # rows that do not begin at 16 bytes
+ODD = (100, 127)  # rows that need not begin at 16 bytes, and do not in bf16
 RUNS = 20
 
 
@@ -39,7 +39,7 @@ def test_row_bits_do_not_depend_on_other_rows(op: str, dtype: torch.dtype, cols:
             assert_same_bits(norm(x[start : start + count], weight), every[start : start + count])
     several = max(rows for _, rows, _ in tiles) > 1
     assert several or cols > 256
-    assert len(tiles) == (2 if several and cols not in ODD else 1), tiles
+    assert len(tiles) == (2 if several and cols * dtype.itemsize % 16 == 0 else 1), tiles
     assert_same_bits(norm(x.flip(0), weight).flip(0), every)
 
 

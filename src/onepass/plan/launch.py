@@ -16,6 +16,8 @@ import triton
 import triton.language as tl
 from triton.compiler import ASTSource
 
+from onepass.plan.layout import aligned_bytes
+
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.int32: "i32", torch.int64: "i64"}
 LANGUAGE = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
@@ -36,16 +38,15 @@ def kernel(
     constants: Mapping[str, Any],
     *,
     warps: int,
-    aligned: bool,
     device: torch.device,
     registers: int | None = None,
     cooperative: bool = False,
 ) -> Run:
     """A launcher for `function`, whose pointers have `dtypes` (None: absent) and whose constexprs are `constants`.
 
-    `aligned` promises that every pointer is a multiple of 16 bytes. Call it with that device current.
+    Every pointer must be a multiple of ALIGN elements, or of 16 bytes if that is less. Call it with the device current.
     """
-    key = (function, dtypes, tuple(constants.items()), warps, aligned, device, registers, cooperative)
+    key = (function, dtypes, tuple(constants.items()), warps, device, registers, cooperative)
     run = _compiled.get(key)
     if run is None:
         names = function.arg_names
@@ -53,7 +54,7 @@ def kernel(
         tail = tuple(values[name] for name in names if name in values)
         if isinstance(function, triton.JITFunction):
             options = {"num_warps": warps, "launch_cooperative_grid": cooperative, "maxnreg": registers}
-            run = _native(_compile(function, dtypes, values, aligned, options), tail)
+            run = _native(_compile(function, dtypes, values, options), tail)
         else:
             run = _interpreted(function, tail, cooperative)
         _compiled[key] = run
@@ -64,7 +65,6 @@ def _compile(
     function: Any,
     dtypes: tuple[torch.dtype | None, ...],
     constants: Mapping[str, Any],
-    aligned: bool,
     options: Mapping[str, Any],
     target: Any = None,
 ) -> Any:
@@ -72,11 +72,12 @@ def _compile(
     values: dict[str, Any] = dict(constants)
     attributes = {}
     for index, name in enumerate(function.arg_names):
-        signature[name] = _type_of(name, dtypes[index] if index < len(dtypes) else None)
+        dtype = dtypes[index] if index < len(dtypes) else None
+        signature[name] = _type_of(name, dtype)
         if signature[name] == "constexpr":
             values.setdefault(name, None)
-        elif signature[name].startswith("*") and aligned:
-            attributes[(index,)] = [["tt.divisibility", 16]]
+        elif dtype is not None:
+            attributes[(index,)] = [["tt.divisibility", aligned_bytes(dtype, values["ALIGN"])]]
     return triton.compile(ASTSource(function, signature, values, attributes), target=target, options=dict(options))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 #: The largest alignment, in elements, that kernels are told of: 16 two-byte elements are two 16-byte accesses.
 MAX_ALIGN = 16
 
@@ -23,6 +25,15 @@ class Layout:
         for row, lane in self.strides:
             bits |= row | lane
         return bits & -bits
+
+
+def aligned_bytes(dtype: torch.dtype, align: int) -> int:
+    """What a pointer must be a multiple of where rows are multiples of `align` elements.
+
+    No more than that, so that a kernel serves a tensor from any of its rows on: a row's bits must not depend on which
+    rows lie before it, and a kernel for another alignment may sum in another order.
+    """
+    return min(16, align * dtype.itemsize)
 
 
 def layout_of(shape: Sequence[int], strides: Sequence[Sequence[int]], per_lane: bool = False) -> Layout | None:
