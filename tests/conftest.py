@@ -57,14 +57,19 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
     kernel = forward.kernel
 
     def recorded(function: Any, dtypes: Any, constants: Any, **how: Any) -> Any:
-        run = kernel(function, dtypes, constants, **how)
+        bind = kernel(function, dtypes, constants, **how)
 
-        def launch(programs: int, stream: int, *arguments: Any) -> None:
-            pointers = dict(zip(function.arg_names, dtypes, strict=False))
-            seen.append(Launch(function.__name__, programs, pointers, dict(constants)))
-            run(programs, stream, *arguments)
+        def bind_recorded(programs: int, scalars: Any) -> Any:
+            run = bind(programs, scalars)
 
-        return launch
+            def launch(stream: int, *arguments: Any) -> None:
+                pointers = dict(zip(function.arg_names, dtypes, strict=False))
+                seen.append(Launch(function.__name__, programs, pointers, dict(constants)))
+                run(stream, *arguments)
+
+            return launch
+
+        return bind_recorded
 
     monkeypatch.setattr(forward, "kernel", recorded)
     monkeypatch.setattr(backward, "kernel", recorded)

@@ -75,12 +75,13 @@ def test_gradient_wishes_do_not_change_the_forward(op):
 
 @pytest.mark.parametrize("op", OPS)
 def test_a_later_row_may_come_first(op, launches):
-    """Rows of 200 bytes: every other one begins at 8 bytes past 16, and still the kernel, and so its sums, are the same."""
+    """Rows of 200 bytes: every other one begins 8 bytes past 16. The kernel is the same, and so are its sums."""
     case = Case(op, x=BF16, weight=F32)
     inputs = inputs_of(case, 9, 100)
     tail = replace(inputs, x=inputs.x[5:], dy=inputs.dy[5:])
     assert (inputs.x.data_ptr() % 16, tail.x.data_ptr() % 16) == (0, 8)
-    whole, part = computed(case, inputs), computed(case, tail)
+    with planned("row"):
+        whole, part = computed(case, inputs), computed(case, tail)
     assert len({tuple(launch.constants.items()) for launch in launches if "forward" in launch.kernel}) == 1
     assert len({tuple(launch.constants.items()) for launch in launches if launch.kernel == "tile_backward"}) == 1
     assert torch.equal(part.y, whole.y[5:]) and torch.equal(part.dx, whole.dx[5:])
@@ -98,5 +99,5 @@ def test_a_new_row_count_compiles_no_new_kernel(schedule, launches):
     sums = {tuple(launch.constants.items()) for launch in launches if launch.kernel == "sum_partials"}
     backward = {(launch.kernel, *launch.constants.items()) for launch in launches if "backward" in launch.kernel}
     assert len(forward) <= 2
-    assert len(sums) == 1
+    assert len(sums) == (0 if schedule == "few" else 1)
     assert len(backward) <= (2 if schedule == "stream" else 1)  # stream has two kernels

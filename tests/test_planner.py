@@ -30,7 +30,7 @@ def problem_of(rows, cols, dtype=torch.bfloat16, lanes=1, per_lane=False, residu
 def plans_of(problem, device):
     """Forward and backward of both norms."""
     forward = [planner.forward_plan(problem, device, centred, 1) for centred in (False, True)]
-    return *forward, *(planner.backward_plan(problem, device, centred) for centred in (False, True))
+    return *forward, *(planner.backward_plan(problem, device, centred, 1, False) for centred in (False, True))
 
 
 def power_of_two_at_least(number):
@@ -75,8 +75,13 @@ def test_row_counts_choose_between_two_tiles_at_the_most(centred, dtype):
     for cols in COLS:
         plans = plans_over_rows(cols, dtype, 1, centred)
         assert len({(p.rows, p.block, p.blocks, p.warps, p.stages) for p in plans}) <= 2, cols
-        backward = [planner.backward_plan(problem_of(rows, cols, dtype), H200, centred) for rows in ROWS]
-        assert len({(p.schedule, p.rows, p.block, p.blocks, p.warps, p.stages) for p in backward}) == 1, cols
+        for align, may_read_twice in product((1, 16), (False, True)):
+            backward = [
+                planner.backward_plan(problem_of(rows, cols, dtype), H200, centred, align, may_read_twice)
+                for rows in ROWS
+            ]
+            kernels = {(p.schedule, p.rows, p.block, p.blocks, p.warps, p.stages) for p in backward}
+            assert len(kernels) == (2 if may_read_twice and backward[0].schedule == "few" else 1), cols
 
 
 @norms
@@ -147,8 +152,16 @@ def test_a_weight_for_each_head_is_never_split():
 def test_backward_programs_are_whole_lanes():
     """A program adds up dW of one lane, so lanes must not share one."""
     for cols, lanes in product((64, 128, 1024, 4096), (1, 3, 40, 1000)):
-        plan = planner.backward_plan(problem_of(4096, cols, lanes=lanes, per_lane=True), H200, False)
+        plan = planner.backward_plan(problem_of(4096, cols, lanes=lanes, per_lane=True), H200, False, 1, True)
         assert plan.schedule == "tile" and plan.programs % lanes == 0 and plan.programs >= lanes
+
+
+def test_few_rows_have_a_backward_of_one_launch():
+    few = planner.thresholds().few_rows
+    for cols, rows, lanes, twice in product((1, 4096, 16384, 16385), (1, few, few + 1), (1, 2), (False, True)):
+        plan = planner.backward_plan(problem_of(rows, cols, lanes=lanes), H200, False, 1, twice)
+        assert (plan.schedule == "few") == (rows * lanes <= few and cols <= 16384 and twice), (cols, rows, lanes)
+    assert [planner.few_columns_plan(problem_of(1, cols)).programs for cols in (1, 32, 33)] == [1, 1, 2]
 
 
 def test_column_sums_cover_every_column():

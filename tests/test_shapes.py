@@ -5,6 +5,7 @@ import torch
 
 import onepass
 from cases import BF16, F16, F32, OPS, Case, assert_planned, explained, inputs_of, planned
+from onepass.plan import planner
 from oracle import assert_results
 
 ODD_COLS = (1, 3, 127, 129, 1000, 2049)
@@ -16,8 +17,11 @@ def test_any_number_of_columns(cols, op):
     case = Case(op, x=BF16, weight=BF16, bias=F32, residual=F32)
     inputs = inputs_of(case, 3, cols)
     plan = explained(case, inputs)
-    assert (plan.forward.schedule, plan.backward.schedule) == ("tile", "tile")
+    assert (plan.forward.schedule, plan.backward.schedule) == ("tile", "few")
     assert_results(case, inputs)
+    with planner.override(few_rows=0):
+        assert explained(case, inputs).backward.schedule == "tile"
+        assert_results(case, inputs)
 
 
 @pytest.mark.parametrize("schedule", ["split", "stream"])

@@ -68,6 +68,10 @@ class NormFunction(torch.autograd.Function):
         return None, *_Refusal.apply(len(sources), *sources, *results)
 
 
+#: `NormFunction.apply` without what it does for functorch's sake, for callers who know that no transform is active.
+apply_directly = super(torch.autograd.Function, NormFunction).apply
+
+
 class _Refusal(torch.autograd.Function):
     """Hands gradients on, and answers whoever differentiates them again."""
 

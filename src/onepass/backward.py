@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from onepass.handover import Place, contiguous_strides, divided, stat_strides, switches, word_dtype
+from onepass.kernels.few import few_backward
 from onepass.kernels.reduce import sum_partials
 from onepass.kernels.split import split_backward
 from onepass.kernels.stream import stream_backward, stream_backward_affine
 from onepass.kernels.tile import tile_backward
 from onepass.plan import planner
 from onepass.plan.device import device_of
-from onepass.plan.launch import kernel
+from onepass.plan.launch import Bind, Launch, kernel
 from onepass.plan.layout import Layout, layout_of
 from onepass.plan.planner import Plan, power_of_two
 from onepass.spec import Norm, Problem
@@ -32,21 +33,25 @@ class Needs(NamedTuple):
 
 
 class Backwards:
-    """The backward calls of one normalization: one for each set of strides that gradients arrive with."""
+    """The backward calls of one normalization: one for each set of strides that tensors arrive with."""
 
-    def __init__(self, norm: Norm, problem: Problem, inplace: bool = False) -> None:
+    def __init__(
+        self, norm: Norm, problem: Problem, shape: Sequence[int], device: torch.device, inplace: bool = False
+    ) -> None:
         self.norm = norm
         self.problem = problem
+        self.shape = shape
+        self.device = device
         self.inplace = inplace
         self._built: dict[Any, Backward] = {}
 
     def __call__(self, dy: Tensor, dsum: Tensor | None, h: Tensor, needs: Needs) -> Backward:
-        key = (h.shape, h.stride(), h.device, dy.stride(), None if dsum is None else dsum.stride(), needs)
-        found = self._built.get(key)
+        # h too: hooks on saved tensors may bring it back with other strides.
+        strides = (dy.stride(), None if dsum is None else dsum.stride(), h.stride())
+        found = self._built.get((strides, needs))
         if found is None:
-            strides = (dy.stride(), None if dsum is None else dsum.stride(), h.stride())
-            found = Backward(self.norm, self.problem, h.shape, h.device, strides, needs, self.inplace)
-            self._built[key] = found
+            found = Backward(self.norm, self.problem, self.shape, self.device, strides, needs, self.inplace)
+            self._built[strides, needs] = found
         return found
 
 
@@ -91,59 +96,97 @@ class Backward:
         self.layout: Layout = layout
         self.problem = replace(problem, rows=layout.rows, lanes=layout.lanes)
         self._has_dsum = dsum is not None
-        self._dx_is_like_h = tuple(h) == dense and problem.h == problem.x  # as in forward.py
+        dx_is_like_h = tuple(h) == dense and problem.h == problem.x
+        affine = (layout.lanes, problem.cols) if problem.per_lane else (problem.cols,)
+        self._like_dx = None if dx_is_like_h else self.place.like(shape, problem.x)
+        self._like_dresidual = self._like_dweight = self._like_dbias = None
+        if needs.dresidual and problem.residual is not None:
+            self._like_dresidual = self.place.like(shape, problem.residual)
+        if needs.dweight and problem.weight is not None:
+            self._like_dweight = self.place.like(affine, problem.weight)
+        if needs.dbias and problem.bias is not None:
+            self._like_dbias = self.place.like(affine, problem.bias)
         self._align = layout.align(problem.cols)
         self._ready: dict[bool, Any] = {}
 
-    def plan(self) -> Plan:
-        return planner.backward_plan(self.problem, device_of(self.place.device), self.norm.centred)
+    def align(self, aligned: bool) -> int:
+        return self._align if aligned else 1
+
+    def plan(self, aligned: bool = True, rows: int | None = None) -> Plan:
+        """For its own number of rows, or for another."""
+        problem = self.problem if rows is None else replace(self.problem, rows=rows)
+        both = self.needs.dx and (self.needs.dweight or self.needs.dbias)
+        return planner.backward_plan(
+            problem, device_of(self.place.device), self.norm.centred, self.align(aligned), both and not self.inplace
+        )
 
     def __call__(
         self, dy: Tensor, dsum: Tensor | None, h: Tensor, weight: Tensor | None, mean: Tensor | None, rstd: Tensor
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
         """dx, dresidual, dweight, dbias; what is not needed is None."""
-        place, needs, problem, device = self.place, self.needs, self.problem, self.place.device
+        place, like_dweight, like_dbias = self.place, self._like_dweight, self._like_dbias
         if place.is_elsewhere():
-            with torch.cuda.device(device):
+            with torch.cuda.device(place.device):
                 return self(dy, dsum, h, weight, mean, rstd)
+        if self.empty:
+            return self._of_nothing(dy, h)
         if self.copies:
             dy, h = dy.contiguous(), h.contiguous()
             dsum = None if dsum is None else dsum.contiguous()
         dx = dresidual = dweight = dbias = None
-        if needs.dx and self.inplace:
-            dx = dy
-        elif needs.dx:
-            dx = torch.empty_like(h) if self._dx_is_like_h else torch.empty(self.shape, dtype=problem.x, device=device)
-        if needs.dresidual:
-            dresidual = torch.empty(self.shape, dtype=problem.residual, device=device)
-        affine = (problem.lanes, problem.cols) if problem.per_lane else (problem.cols,)
-        if self.empty:
-            dweight = torch.zeros(affine, dtype=problem.weight, device=device) if needs.dweight else None
-            dbias = torch.zeros(affine, dtype=problem.bias, device=device) if needs.dbias else None
-            return dx, dresidual, dweight, dbias
+        if self.needs.dx:
+            dx = dy if self.inplace else torch.empty_like(h if self._like_dx is None else self._like_dx)
+        if self._like_dresidual is not None:
+            dresidual = torch.empty_like(self._like_dresidual)
         handles, aligned = place.handles((dy, dsum, h, weight, mean, rstd, dx, dresidual), self._align)
         ready = self._ready.get(aligned)
         if ready is None:
             ready = self._ready[aligned] = self._prepare(aligned)
-        launches, partial_rows, mailbox = ready
-        dweights = dbiases = words = None
-        if needs.dweight and weight is not None:
-            dweights = torch.empty((partial_rows, problem.cols), dtype=torch.float32, device=device)
-            dweight = torch.empty_like(weight)
-        if needs.dbias:
-            dbiases = torch.empty((partial_rows, problem.cols), dtype=torch.float32, device=device)
-            dbias = torch.empty(affine, dtype=problem.bias, device=device)
-        if mailbox:
-            words = torch.zeros(mailbox, dtype=word_dtype(self.norm), device=device)
-        handles += place.handles((dweights, dbiases, words, dweight, dbias), 1)[0]
+        launches, like_partials, like_mailbox = ready
+        dweights = dbiases = mailbox = None
+        if like_dweight is not None:
+            dweight = torch.empty_like(like_dweight)
+            dweights = None if like_partials is None else torch.empty_like(like_partials)
+        if like_dbias is not None:
+            dbias = torch.empty_like(like_dbias)
+            dbiases = None if like_partials is None else torch.empty_like(like_partials)
+        if like_mailbox is not None:
+            mailbox = torch.zeros_like(like_mailbox)
+        handles += place.handles((dweights, dbiases, mailbox, dweight, dbias), 1)[0]
         stream = place.stream()
-        for run, programs, chosen, scalars in launches:
-            run(programs, stream, *[handles[index] for index in chosen], *scalars)
+        for launch, chosen in launches:
+            launch(stream, *[handles[index] for index in chosen])
         return dx, dresidual, dweight, dbias
 
-    def _prepare(self, aligned: bool) -> tuple[Any, ...]:
+    def _of_nothing(self, dy: Tensor, h: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+        """The gradients where there is not one element: sums over no rows are zero."""
+        dx = torch.empty_like(h if self._like_dx is None else self._like_dx) if not self.inplace else dy
+        dresidual = None if self._like_dresidual is None else torch.empty_like(self._like_dresidual)
+        dweight = None if self._like_dweight is None else torch.zeros_like(self._like_dweight)
+        dbias = None if self._like_dbias is None else torch.zeros_like(self._like_dbias)
+        return dx if self.needs.dx else None, dresidual, dweight, dbias
+
+    def _prepare(self, aligned: bool) -> tuple[list[tuple[Launch, list[int]]], Tensor | None, Tensor | None]:
+        """Launches, each with the tensors it takes; and what partial sums and a mailbox are made from, if any."""
+        align = self.align(aligned)
+        # Another row count may get other kernels. They are compiled now, so that no later call waits for them.
+        for rows in planner.row_counts_apart():
+            self._kernels(self.plan(aligned, rows), align)
+        kernels, partial_rows, words = self._kernels(self.plan(aligned), align)
+        absent = {"dweights", "dbiases"} if partial_rows == 0 else set()
+        absent |= {"mailbox"} if words == 0 else set()
+        present = [name for name in BACKWARD_TENSORS if self._dtype(name) is not None and name not in absent]
+        launches = [
+            (bind(programs, scalars), [present.index(name) for name in names if name in present])
+            for bind, programs, names, scalars in kernels
+        ]
+        like_partials = self.place.like((partial_rows, self.problem.cols), torch.float32) if partial_rows else None
+        like_mailbox = self.place.like((words,), word_dtype(self.norm)) if words else None
+        return launches, like_partials, like_mailbox
+
+    def _kernels(self, plan: Plan, align: int) -> tuple[list[tuple[Bind, int, list[str], tuple[Any, ...]]], int, int]:
+        """The kernels, each with its programs, tensors and scalars; rows of partial sums; words of the mailbox."""
         problem, norm, needs = self.problem, self.norm, self.needs
-        align, plan = self._align if aligned else 1, self.plan()
         kept = switches(norm, problem) | {"ALIGN": align}
         dy, dsum, h, dx, dresidual = self.layout.strides
         affine_lane = problem.cols // align if problem.per_lane else 0
@@ -151,28 +194,37 @@ class Backward:
         wants_affine = needs.dweight or needs.dbias
         statistics = ["mean", "rstd"]
         partial_rows = mailbox = 0
-        launches = []
+        kernels: list[tuple[Bind, int, list[str], tuple[Any, ...]]] = []
 
         def add(
             function: Any, names: list[str], scalars: tuple[Any, ...], constants: dict[str, Any], how: Plan
         ) -> None:
-            run = kernel(
+            bind = kernel(
                 function, tuple(self._dtype(name) for name in names), constants, warps=how.warps,
                 device=self.place.device, registers=how.registers, cooperative=how.schedule == "split",
             )  # fmt: skip
-            launches.append((run, how.programs, [BACKWARD_TENSORS.index(name) for name in names], scalars))
+            kernels.append((bind, how.programs, names, scalars))
 
         every = ["dy", "dsum", "h", "weight", *statistics, "dx", "dresidual", "dweights", "dbiases"]
         statistic = stat_strides(self.layout, 4, problem.cols)
         strides = divided(align, (dy, dsum, h, dx, dresidual)) + statistic
-        if plan.schedule == "tile":
+        if plan.schedule == "few":
+            columns = planner.few_columns_plan(problem)
+            names = ["dy", "dsum", "h", "weight", *statistics, "dx", "dresidual", "dweight", "dbias"]
+            scalars = (*strides, problem.rows, problem.lanes, cols, norm.offset)
+            constants = kept | {
+                "ROWS": columns.rows, "COLS": columns.block, "BLOCK": plan.block, "BLOCKS": plan.blocks,
+                "EVEN": problem.cols % plan.block == 0, "PACKED": planner.is_packed(plan, align, backward=True),
+            }  # fmt: skip
+            add(few_backward, names, scalars, constants, replace(plan, programs=plan.programs + columns.programs))
+        elif plan.schedule == "tile":
             partial_rows = plan.programs
             scalars = (
                 *strides, affine_lane, problem.rows, problem.lanes, cols, plan.programs // problem.lanes, norm.offset,
             )  # fmt: skip
             constants = kept | {
                 "ROWS": plan.rows, "BLOCK": plan.block, "BLOCKS": plan.blocks, "EVEN": problem.cols % plan.block == 0,
-                "PACKED": planner.is_packed(plan, backward=True), "STAGES": plan.stages,
+                "PACKED": planner.is_packed(plan, align, backward=True), "STAGES": plan.stages,
             }  # fmt: skip
             add(tile_backward, every, scalars, constants, plan)
         elif plan.schedule == "split" and needs.dx:
@@ -195,7 +247,7 @@ class Backward:
                 scalars = (*strides, affine_lane, problem.lanes, cols, norm.offset)
                 constants = {key: kept[key] for key in kept if key != "X_HAT"} | {"BLOCK": plan.block}
                 add(stream_backward, names, scalars, constants, plan)
-        if wants_affine:
+        if wants_affine and partial_rows:
             lanes = problem.lanes if problem.per_lane else 1
             how = planner.partials_plan(lanes, problem.cols)
             # What it reads and writes is dense, whatever the strides of the tensors above.
@@ -203,7 +255,7 @@ class Backward:
             constants = {"ROWS": how.rows, "BLOCK": how.block, "ALIGN": align}
             scalars = (partial_rows // lanes, lanes, problem.cols // align)
             add(sum_partials, ["dweights", "dbiases", "dweight", "dbias"], scalars, constants, how)
-        return launches, partial_rows, mailbox
+        return kernels, partial_rows if wants_affine else 0, mailbox
 
     def _dtype(self, name: str) -> torch.dtype | None:
         """The dtype of a kernel's pointer, None where this call has no such tensor."""

@@ -7,18 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from onepass.autograd import NormFunction
+from onepass.autograd import apply_directly
 from onepass.checks import Options, checked
 from onepass.forward import Forward
 from onepass.plan import planner
 
 #: Calls seen so far: a handful in training, one for each number of tokens in a server. Past the limit we start over.
 _calls: dict[Any, Forward] = {}
-_MAX_CALLS = 16384
-
-
-def _look(tensor: Tensor | None) -> Any:
-    return None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+MAX_CALLS = 16384
 
 
 def call_of(
@@ -26,14 +22,20 @@ def call_of(
 ) -> Forward:
     """The ready call; a new one is checked first, and nothing is launched if it is refused."""
     try:
-        key = (options, planner.generation(), _look(x), _look(weight), _look(bias), _look(residual))
+        # Spelled out, because every call pays for it.
+        key = (
+            options, planner.generation(), x.shape, x.stride(), x.dtype, x.device,
+            None if weight is None else (weight.shape, weight.stride(), weight.dtype, weight.device),
+            None if bias is None else (bias.shape, bias.stride(), bias.dtype, bias.device),
+            None if residual is None else (residual.shape, residual.stride(), residual.dtype, residual.device),
+        )  # fmt: skip
         call = _calls.get(key)
     except (AttributeError, TypeError):  # not even a key can be made of it
         checked(options, x, weight, bias, residual)
         raise
     if call is None:
         norm, problem = checked(options, x, weight, bias, residual)
-        if len(_calls) >= _MAX_CALLS:
+        if len(_calls) >= MAX_CALLS:
             _calls.clear()
         call = _calls[key] = Forward(norm, problem, x, residual, options.inplace_backward)
     return call
@@ -47,6 +49,6 @@ def normalize(options: Options, x: Tensor, weight: Tensor | None, bias: Tensor |
         or (bias is not None and bias.requires_grad)
         or (residual is not None and residual.requires_grad)
     ):
-        return NormFunction.apply(call, x, weight, bias, residual)
+        return apply_directly(call, x, weight, bias, residual)
     y, total, _, _ = call(x, weight, bias, residual, False)
     return y if total is None else (y, total)

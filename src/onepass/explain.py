@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from onepass.checks import Options, checked
-from onepass.route import Route, route_of
+from onepass.route import REFERENCE, route_of
 from onepass.spec import Norm, Problem
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def explain(
         raise ValueError(f"op must be one of {', '.join(map(repr, _EPS))}, not {op!r}")
     asked = Options(**({"centred": op == "layer_norm", "eps": _EPS[op]} | options))
     norm, problem = checked(asked, x, weight, bias, residual)
-    if route_of(x, weight, bias, residual) is Route.REFERENCE:
+    if route_of(x, weight, bias, residual) is REFERENCE:
         rows = x.numel() // max(1, problem.cols)
         return Explanation(norm, replace(problem, rows=rows), x.device)
     from onepass.backward import Backward, Needs
@@ -75,7 +75,7 @@ def explain(
     dense = contiguous_strides(x.shape)
     normalized = x.stride() if problem.sum is None else dense
     needs = Needs(True, False, weight is not None, bias is not None)
-    backward = Backward(norm, call.problem, x.shape, x.device, (dense, None, normalized), needs)
+    backward = Backward(norm, call.problem, x.shape, x.device, (dense, None, normalized), needs, asked.inplace_backward)
     _, aligned = call.place.handles((x, weight, bias, residual), call.align(True))
     forward = call.plan(aligned)
     return Explanation(norm, call.problem, x.device, forward, backward.plan(), call.copies)

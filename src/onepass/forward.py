@@ -19,7 +19,7 @@ from onepass.kernels.stream import stream_forward
 from onepass.kernels.tile import tile_forward
 from onepass.plan import planner
 from onepass.plan.device import device_of
-from onepass.plan.launch import Run, kernel
+from onepass.plan.launch import Bind, Launch, kernel
 from onepass.plan.layout import Layout, layout_of
 from onepass.plan.planner import Plan, power_of_two
 from onepass.spec import Norm, Problem
@@ -46,9 +46,11 @@ class Forward:
         assert layout is not None
         self.layout: Layout = layout
         self.problem = replace(problem, rows=layout.rows, lanes=layout.lanes)
-        self.backwards = Backwards(norm, self.problem, inplace_backward)
-        # empty_like takes half as long as empty with a shape, a dtype and a device.
-        self._y_is_like_x = x.is_contiguous() and problem.y == x.dtype
+        self.backwards = Backwards(norm, self.problem, x.shape, x.device, inplace_backward)
+        y_is_like_x = x.is_contiguous() and problem.y == x.dtype
+        self._like_y = None if y_is_like_x else self.place.like(x.shape, problem.y)
+        self._like_sum = None if problem.sum is None else self.place.like(x.shape, problem.sum)
+        self._like_statistic = self.place.like(x.shape[:-1], torch.float32)
         self._align = layout.align(problem.cols)
         self._ready: dict[tuple[bool, bool], Any] = {}
 
@@ -62,14 +64,14 @@ class Forward:
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None, stats: bool
     ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
         """y, the sum with the residual, mean and rstd; what the call does not have, or did not want, is None."""
-        place, problem, device = self.place, self.problem, self.place.device
+        place = self.place
         if place.is_elsewhere():
-            with torch.cuda.device(device):
+            with torch.cuda.device(place.device):
                 return self(x, weight, bias, residual, stats)
-        y = torch.empty_like(x) if self._y_is_like_x else torch.empty(self.shape, dtype=problem.y, device=device)
-        total = None if problem.sum is None else torch.empty(self.shape, dtype=problem.sum, device=device)
-        rstd = torch.empty(self.shape[:-1], dtype=torch.float32, device=device) if stats else None
-        mean = torch.empty_like(rstd) if rstd is not None and self.norm.centred else None
+        y = torch.empty_like(x if self._like_y is None else self._like_y)
+        total = None if self._like_sum is None else torch.empty_like(self._like_sum)
+        mean = torch.empty_like(self._like_statistic) if stats and self.norm.centred else None
+        rstd = torch.empty_like(self._like_statistic) if stats else None
         if self.empty:
             return y, total, mean, rstd
         if self.copies:
@@ -79,24 +81,24 @@ class Forward:
         ready = self._ready.get((aligned, stats))
         if ready is None:
             ready = self._ready[aligned, stats] = self._prepare(aligned, stats)
-        run, programs, scalars, mailbox = ready
-        if mailbox:
-            words = torch.zeros(mailbox, dtype=word_dtype(self.norm), device=device)
-            handles += place.handles([words], 1)[0]
-        run(programs, place.stream(), *handles, *scalars)
+        launch, like_mailbox = ready
+        if like_mailbox is not None:
+            mailbox = torch.zeros_like(like_mailbox)
+            handles += place.handles([mailbox], 1)[0]
+        launch(place.stream(), *handles)
         return y, total, mean, rstd
 
-    def _prepare(self, aligned: bool, stats: bool) -> tuple[Any, int, tuple[Any, ...], int]:
-        plan = self.plan(aligned)
+    def _prepare(self, aligned: bool, stats: bool) -> tuple[Launch, Tensor | None]:
+        plan, align = self.plan(aligned), self.align(aligned)
         # Another row count may get another plan. Its kernel is compiled now, so that no later call waits for it.
         for rows in planner.row_counts_apart():
             twin = planner.forward_plan(
-                replace(self.problem, rows=rows), device_of(self.place.device), self.norm.centred, self.align(aligned)
+                replace(self.problem, rows=rows), device_of(self.place.device), self.norm.centred, align
             )
-            self._kernel(twin, self.align(aligned), stats)
-        mailbox = self.problem.rows * self.problem.lanes * plan.slices if plan.schedule == "split" else 0
-        align = self.align(aligned)
-        return self._kernel(plan, align, stats), plan.programs, self._scalars(plan, align), mailbox
+            self._kernel(twin, align, stats)
+        words = self.problem.rows * self.problem.lanes * plan.slices
+        like_mailbox = self.place.like((words,), word_dtype(self.norm)) if plan.schedule == "split" else None
+        return self._kernel(plan, align, stats)(plan.programs, self._scalars(plan, align)), like_mailbox
 
     def _scalars(self, plan: Plan, align: int) -> tuple[Any, ...]:
         """The arguments that follow the pointers."""
@@ -112,7 +114,7 @@ class Forward:
             sizes = (affine_lane, problem.lanes, cols)
         return *strides, *sizes, norm.eps, norm.offset
 
-    def _kernel(self, plan: Plan, align: int, stats: bool) -> Run:
+    def _kernel(self, plan: Plan, align: int, stats: bool) -> Bind:
         problem, norm = self.problem, self.norm
         statistic = torch.float32 if stats else None
         dtypes: tuple[torch.dtype | None, ...] = (
@@ -129,8 +131,8 @@ class Forward:
             constants |= {"BLOCKS": -(-problem.cols // plan.block), "EVEN": problem.cols % plan.block == 0}
         elif plan.schedule == "tile":
             function = tile_forward
-            constants |= {"ROWS": plan.rows, "BLOCKS": plan.blocks, "PACKED": planner.is_packed(plan, backward=False)}
-            constants |= {"BLOCKS": -(-problem.cols // plan.block), "EVEN": problem.cols % plan.block == 0}
+            constants |= {"ROWS": plan.rows, "PACKED": planner.is_packed(plan, align, backward=False)}
+            constants |= {"BLOCKS": plan.blocks, "EVEN": problem.cols % plan.block == 0}
         elif plan.schedule == "split":
             function = split_forward
             dtypes += (word_dtype(norm),)

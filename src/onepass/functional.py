@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from onepass import reference
 from onepass.checks import Options, checked
-from onepass.route import Route, route_of
+from onepass.route import DIRECT, OPS, route_of
 
 
 def rms_norm(
@@ -99,14 +100,20 @@ def layer_norm(
 def normalize(options: Options, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None) -> Any:
     """Send a call down its road; see `route.py`."""
     route = route_of(x, weight, bias, residual)
-    if route is Route.DIRECT:
-        from onepass import eager
-
-        return eager.normalize(options, x, weight, bias, residual)
-    if route is Route.OPS:
+    if route is DIRECT:
+        return _eager().normalize(options, x, weight, bias, residual)
+    if route is OPS:
         from onepass import ops
 
         return ops.normalize(options, x, weight, bias, residual)
     norm, problem = checked(options, x, weight, bias, residual)
     y, total = reference.normalize(norm, x, weight, bias, residual, problem.y, options.residual_dtype)
     return y if total is None else (y, total)
+
+
+@cache
+def _eager() -> Any:
+    """Imported at the first call, because it brings Triton; and once: an import statement takes a microsecond."""
+    from onepass import eager
+
+    return eager

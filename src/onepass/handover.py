@@ -31,19 +31,28 @@ class Place:
         return 0 if self.index is None else torch._C._cuda_getCurrentRawStream(self.index)
 
     def handles(self, tensors: Sequence[Tensor | None], align: int) -> tuple[list[Any], bool]:
-        """What kernels are given for tensors, and whether all of them are aligned to `align` elements or 16 bytes.
+        """What kernels are given for those tensors that are there, and whether all are aligned to `align` elements.
 
         On a GPU that is their addresses; in the interpreter, the tensors themselves.
         """
-        addresses = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+        addresses = [tensor.data_ptr() for tensor in tensors if tensor is not None]
         bits = 0
-        for value in addresses:
-            if value is not None:
-                bits |= value
+        for address in addresses:
+            bits |= address
+        # 16 bytes are enough for any `align`, and what nearly all tensors have; else each is looked at by itself.
         aligned = bits & 15 == 0 or all(
             tensor is None or tensor.data_ptr() % aligned_bytes(tensor.dtype, align) == 0 for tensor in tensors
         )
-        return list(tensors) if self.index is None else addresses, aligned
+        if self.index is None:
+            return [tensor for tensor in tensors if tensor is not None], aligned
+        return addresses, aligned
+
+    def like(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """What `torch.empty_like` makes a dense tensor of this shape and dtype from: one element, expanded.
+
+        It takes half as long as `torch.empty` with a shape, a dtype and a device.
+        """
+        return torch.empty((), dtype=dtype, device=self.device).expand(shape)
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from onepass.autograd import SECOND_DERIVATIVE, gradients_of
 from onepass.backward import Backwards, Needs
 from onepass.checks import Options, checked
-from onepass.eager import call_of
+from onepass.eager import MAX_CALLS, call_of
 from onepass.plan import planner
 from onepass.route import INTERPRETED
 from onepass.spec import CASTS, Norm, Problem
@@ -80,10 +80,13 @@ def _norm_backward(
     problem = Problem(
         1, 1, h.shape[-1], x_dtype, dy.dtype, weight_dtype, bias_dtype, residual_dtype, h.dtype, per_head
     )  # fmt: skip
-    key = (norm, problem, planner.generation())
-    if key not in _backwards:
-        _backwards[key] = Backwards(norm, problem)
-    backward = _backwards[key](dy, dsum, h, Needs(*needs))
+    key = (norm, problem, planner.generation(), h.shape, h.device)
+    backwards = _backwards.get(key)
+    if backwards is None:
+        if len(_backwards) >= MAX_CALLS:
+            _backwards.clear()
+        backwards = _backwards[key] = Backwards(norm, problem, h.shape, h.device)
+    backward = backwards(dy, dsum, h, Needs(*needs))
     results = backward(dy, dsum, h, weight, mean if centred else None, rstd)
     return tuple(_or_empty(result, h) for result in results)
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 Route = Enum("Route", ["DIRECT", "OPS", "REFERENCE"])
+DIRECT, OPS, REFERENCE = Route
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -23,12 +24,12 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 
 def route_of(x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None) -> Route:
     if not isinstance(x, Tensor) or not (x.is_cuda or (INTERPRETED and x.device.type == "cpu")):
-        return Route.REFERENCE
+        return REFERENCE
     if torch.compiler.is_compiling():
-        return Route.OPS
+        return OPS
     if torch._C._are_functorch_transforms_active():
-        return Route.REFERENCE
+        return REFERENCE
     for tensor in (x, weight, bias, residual):
-        if isinstance(tensor, Tensor) and type(tensor) not in _PLAIN:
-            return Route.OPS
-    return Route.OPS if torch._C._len_torch_dispatch_stack() else Route.DIRECT
+        if tensor is not None and type(tensor) not in _PLAIN and isinstance(tensor, Tensor):
+            return OPS
+    return OPS if torch._C._len_torch_dispatch_stack() else DIRECT

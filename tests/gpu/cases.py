@@ -5,6 +5,7 @@ A case names the schedule it is meant for; `on_schedule` makes the planner take 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
@@ -51,8 +52,8 @@ Run = Callable[..., tuple[Tensor, Tensor | None]]
 
 # Row counts divide neither a tile nor the number of programs. 4,099 rows of 128 columns take the full block-row tile;
 # 71 rows of 131,072 are more than the groups of programs that share them, so that every group walks.
-_SIZES = {"block rows": ("tile", (4099, 128)), "one row": ("tile", (517, 2880)), "split": ("split", (71, 131072)),
-          "stream": ("stream", (133, 2880))}  # fmt: skip
+_SIZES = {"block rows": ("tile", (4099, 128)), "one row": ("tile", (517, 2880)), "few rows": ("tile", (67, 2880)),
+          "split": ("split", (71, 131072)), "stream": ("stream", (133, 2880))}  # fmt: skip
 
 PLAIN = {name: Case(f"{name} rms bf16", "rms_norm", *size, BF16) for name, size in _SIZES.items()}
 RESIDUAL = {
@@ -70,6 +71,11 @@ CASES = [
     *(Case(f"768 columns {op}", op, "tile", (517, 768), BF16) for op in ("rms_norm", "layer_norm")),
     *(Case(f"5,120 columns {op}", op, "tile", (517, 5120), BF16) for op in ("rms_norm", "layer_norm")),
     Case("16,384 columns", "rms_norm", "tile", (517, 16384), BF16),
+    Case("few rows of 16,384 columns", "rms_norm", "tile", (67, 16384), BF16),
+    Case("few rows of 8,192 columns", "layer_norm", "tile", (67, 8192), BF16, bias=True),
+    # Rows at odd addresses, one element at a time.
+    *(Case(f"2,881 columns {op}", op, "tile", (517, 2881), BF16) for op in ("rms_norm", "layer_norm")),
+    Case("few rows of heads", "rms_norm", "tile", (19, 8, 128), BF16),
     # The residual stream in fp32 beside bf16: dx and dresidual are two tensors then.
     Case("one row rms bf16 fp32 residual", "rms_norm", "tile", (517, 2880), BF16, residual=FP32),
     Case("block rows offset", "rms_norm", "tile", (4099, 128), BF16, options={"offset": 1.0}),
@@ -102,10 +108,17 @@ def forward_schedule(op: str, dtype: torch.dtype, cols: int) -> str:
     return "tile" if cols <= held else "stream" if cols <= 65536 else "split"
 
 
+def backward_schedule(case: Case) -> str:
+    """The forward's, but where rows are few."""
+    rows = math.prod(case.shape[:-1])
+    few = case.schedule == "tile" and rows <= planner.thresholds().few_rows and not case.per_head
+    return "few" if few else case.schedule
+
+
 def streaming() -> Any:
     """Thresholds under which every row is too wide for a tile, and for as many programs as can cooperate."""
     now = planner.thresholds()
-    changes: dict[str, Any] = {}
+    changes: dict[str, Any] = {"few_rows": 0}
     for name in (entry.name for entry in fields(now)):
         value = getattr(now, name)
         if name.endswith("_tiles"):
@@ -121,7 +134,7 @@ def on_schedule(case: Case, tensors: Tensors) -> Iterator[Explanation]:
     with streaming() if case.schedule == "stream" else nullcontext():
         plan = explained(case, tensors)
         assert plan.forward is not None and plan.backward is not None, str(plan)
-        assert (plan.forward.schedule, plan.backward.schedule) == (case.schedule, case.schedule), str(plan)
+        assert (plan.forward.schedule, plan.backward.schedule) == (case.schedule, backward_schedule(case)), str(plan)
         assert not plan.copies
         yield plan
 

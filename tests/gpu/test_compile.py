@@ -114,7 +114,7 @@ def test_an_exported_layer_gives_the_layers_bits() -> None:
 @pytest.mark.parametrize("name", ["block rows", "one row", "split"])
 def test_a_new_row_count_compiles_no_kernel(name: str) -> None:
     """Forty row counts, forward alone and with backward: the first compiles what all of them need, also the two tiles
-    of short rows, below and above the row count from which these take the full one."""
+    of short rows, below and above the row count from which these take the full one, and both backwards."""
     case = PLAIN[name]
     most = {"block rows": 6000, "one row": 700, "split": 80}[name]
     counts = [2, most, 1, *range(3, most, most // 37)]
@@ -122,7 +122,7 @@ def test_a_new_row_count_compiles_no_kernel(name: str) -> None:
     after_one = 0
     for number, rows in enumerate(counts):
         tensors = tensors_of(with_rows(case, rows))
-        with on_schedule(case, tensors):
+        with on_schedule(with_rows(case, rows), tensors):
             onepass.rms_norm(tensors.x, tensors.weight)
             differentiated(ours(case), tensors)
         if number == 0:

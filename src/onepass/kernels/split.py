@@ -18,7 +18,7 @@ from onepass.kernels.parts import (
     lane_and_row,
     load,
     load_affine,
-    load_rows,
+    load_sum,
     narrowed,
     normalized,
     row_start,
@@ -26,6 +26,8 @@ from onepass.kernels.parts import (
     rstd_of,
     scale_and_shift,
     store,
+    store_gradient,
+    store_row,
     weighted,
     wide,
 )
@@ -94,9 +96,9 @@ def split_forward(
     total = rows * lanes
     first = tl.program_id(0) // slices
     lane, row = lane_and_row(first, lanes, LANED)
-    h = load_rows(
+    h = load_sum(
         p_x, p_residual, p_sum, row, lane, o_col, m_col, x_row, x_lane, residual_row, residual_lane,
-        NARROW, ROUND_SUM, True, ALIGN,
+        NARROW, ROUND_SUM, True, ALIGN, "",
     )  # fmt: skip
     p_word = p_mailbox + first.to(tl.int64) * slices + own
     publish_moments(h, p_word, width, m_col, first < total, CENTRED, NARROW)
@@ -105,9 +107,9 @@ def split_forward(
         following = flat + groups
         m_following = m_col & (following < total)
         lane, row = lane_and_row(following, lanes, LANED)
-        h_following = load_rows(
+        h_following = load_sum(
             p_x, p_residual, p_sum, row, lane, o_col, m_following, x_row, x_lane, residual_row, residual_lane,
-            NARROW, ROUND_SUM, True, ALIGN,
+            NARROW, ROUND_SUM, True, ALIGN, "",
         )  # fmt: skip
         p_word = p_mailbox + following.to(tl.int64) * slices + own
         publish_moments(h_following, p_word, width, m_following, following < total, CENTRED, NARROW)
@@ -116,7 +118,7 @@ def split_forward(
         o_y = row_start(row, lane, y_row, y_lane, ALIGN) + o_col
         o_stat = row_start(row, lane, stat_row, stat_lane, 1)
         if p_sum is not None:
-            store(p_sum, o_y, h, m_col, True)
+            store_row(p_sum, o_y, h, m_col, True)
         p_words = p_mailbox + flat.to(tl.int64) * slices
         mean = 0.0
         if CENTRED:
@@ -136,7 +138,7 @@ def split_forward(
             deviation, rstd, weight, bias, offset,
             p_weight is not None, p_bias is not None, SHIFTED, X_HAT, NARROW, False,
         )  # fmt: skip
-        store(p_y, o_y, y, m_col, True)
+        store_row(p_y, o_y, y, m_col, True)
         h = h_following
 
 
@@ -255,11 +257,10 @@ def split_backward(
             mean_dot = tl.div_rn(tl.sum(collect(p_words, slices, PEERS), axis=0), count)
         weighted_dy = weighted(dy, weight, offset, WEIGHTED, SHIFTED, NARROW, False)
         dh = input_gradient(weighted_dy, x_hat, rstd, mean_dot, mean_dy, CENTRED)
-        if p_dsum is not None:
-            dh += load(p_dsum, row_start(row, lane, dsum_row, dsum_lane, ALIGN) + o_col, m_col, True).to(tl.float32)
-        store(p_dx, row_start(row, lane, dx_row, dx_lane, ALIGN) + o_col, dh, m_col, True)
-        if p_dresidual is not None:
-            store(p_dresidual, row_start(row, lane, dresidual_row, dresidual_lane, ALIGN) + o_col, dh, m_col, True)
+        store_gradient(
+            dh, p_dsum, p_dx, p_dresidual, row, lane, o_col, m_col,
+            dsum_row, dsum_lane, dx_row, dx_lane, dresidual_row, dresidual_lane, True, ALIGN,
+        )  # fmt: skip
         dy = dy_following
         x_hat = x_hat_following
         rstd = rstd_following

@@ -9,12 +9,15 @@ import triton
 import triton.language as tl
 
 from onepass.kernels.parts import (
+    KEPT,
+    PASSING,
     deviation_of,
     input_gradient,
     lane_and_row,
     load,
     load_affine,
-    load_rows,
+    load_row,
+    load_sum,
     narrowed,
     normalized,
     row_start,
@@ -22,6 +25,8 @@ from onepass.kernels.parts import (
     rstd_of,
     scale_and_shift,
     store,
+    store_gradient,
+    store_row,
     weighted,
 )
 
@@ -37,9 +42,9 @@ def walk(
     for i in range(BLOCKS):
         o_col = i * BLOCK + tl.arange(0, BLOCK)[None, :]
         m = o_col < end
-        h = load_rows(
+        h = load_sum(
             p_x, p_residual, p_sum, row, lane, o_col, m, x_row, x_lane, residual_row, residual_lane,
-            NARROW, ROUND_SUM, not EVEN, ALIGN,
+            NARROW, ROUND_SUM, not EVEN, ALIGN, KEPT,
         )  # fmt: skip
         value = deviation_of(h, mean, m, CENTRED, False, not EVEN)
         if SQUARED:
@@ -110,12 +115,12 @@ def stream_forward(
     for i in range(BLOCKS):
         o_col = (BLOCKS - 1 - i) * BLOCK + o_block
         m = o_col < end
-        h = load_rows(
+        h = load_sum(
             p_x, p_residual, p_sum, row, lane, o_col, m, x_row, x_lane, residual_row, residual_lane,
-            NARROW, ROUND_SUM, not EVEN, ALIGN,
+            NARROW, ROUND_SUM, not EVEN, ALIGN, PASSING,
         )  # fmt: skip
         if p_sum is not None:
-            store(p_sum, o_y + o_col, h, m, not EVEN)
+            store_row(p_sum, o_y + o_col, h, m, not EVEN)
         deviation = deviation_of(h, mean, m, CENTRED, False, not EVEN)
         weight = load_affine(p_weight, o_affine + o_col, m, not EVEN)
         bias = load_affine(p_bias, o_affine + o_col, m, not EVEN)
@@ -123,7 +128,7 @@ def stream_forward(
             deviation, rstd, weight, bias, offset,
             p_weight is not None, p_bias is not None, SHIFTED, X_HAT, NARROW, False,
         )  # fmt: skip
-        store(p_y, o_y + o_col, y, m, not EVEN)
+        store_row(p_y, o_y + o_col, y, m, not EVEN)
 
 
 @triton.jit
@@ -163,7 +168,6 @@ def stream_backward(
     lane, row = lane_and_row(tl.program_id(0), lanes, LANED)
     o_dy = row_start(row, lane, dy_row, dy_lane, ALIGN)
     o_h = row_start(row, lane, h_row, h_lane, ALIGN)
-    o_dx = row_start(row, lane, dx_row, dx_lane, ALIGN)
     o_stat = row_start(row, lane, stat_row, stat_lane, 1)
     o_affine = lane * affine_lane * ALIGN
     o_block = tl.arange(0, BLOCK)[None, :]
@@ -180,9 +184,9 @@ def stream_backward(
         o_col = start + o_block
         m = o_col < end
         weight = load_affine(p_weight, o_affine + o_col, m, True)
-        dy = load(p_dy, o_dy + o_col, m, True).to(tl.float32)
+        dy = load_row(p_dy, o_dy + o_col, m, True, KEPT).to(tl.float32)
         weighted_dy = weighted(dy, weight, offset, p_weight is not None, SHIFTED, NARROW, False)
-        x_hat = (load(p_h, o_h + o_col, m, True).to(tl.float32) - mean) * rstd
+        x_hat = (load_row(p_h, o_h + o_col, m, True, KEPT).to(tl.float32) - mean) * rstd
         dots += weighted_dy * x_hat
         if CENTRED:
             sums += weighted_dy
@@ -193,15 +197,14 @@ def stream_backward(
         o_col = start + o_block
         m = o_col < end
         weight = load_affine(p_weight, o_affine + o_col, m, True)
-        dy = load(p_dy, o_dy + o_col, m, True).to(tl.float32)
+        dy = load_row(p_dy, o_dy + o_col, m, True, PASSING).to(tl.float32)
         weighted_dy = weighted(dy, weight, offset, p_weight is not None, SHIFTED, NARROW, False)
-        x_hat = (load(p_h, o_h + o_col, m, True).to(tl.float32) - mean) * rstd
+        x_hat = (load_row(p_h, o_h + o_col, m, True, PASSING).to(tl.float32) - mean) * rstd
         dh = input_gradient(weighted_dy, x_hat, rstd, mean_dot, mean_dy, CENTRED)
-        if p_dsum is not None:
-            dh += load(p_dsum, row_start(row, lane, dsum_row, dsum_lane, ALIGN) + o_col, m, True).to(tl.float32)
-        store(p_dx, o_dx + o_col, dh, m, True)
-        if p_dresidual is not None:
-            store(p_dresidual, row_start(row, lane, dresidual_row, dresidual_lane, ALIGN) + o_col, dh, m, True)
+        store_gradient(
+            dh, p_dsum, p_dx, p_dresidual, row, lane, o_col, m,
+            dsum_row, dsum_lane, dx_row, dx_lane, dresidual_row, dresidual_lane, True, ALIGN,
+        )  # fmt: skip
 
 
 @triton.jit

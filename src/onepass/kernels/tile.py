@@ -12,12 +12,15 @@ import triton
 import triton.language as tl
 
 from onepass.kernels.parts import (
+    KEPT,
     deviation_of,
+    gradient_means,
     input_gradient,
+    inside,
     lane_and_row,
     load,
     load_affine,
-    load_rows,
+    load_sum,
     narrowed,
     normalized,
     row_start,
@@ -25,6 +28,8 @@ from onepass.kernels.parts import (
     rstd_of,
     scale_and_shift,
     store,
+    store_gradient,
+    store_row,
     weighted,
     wide,
 )
@@ -67,7 +72,7 @@ def tile_forward(
     ALIGN: tl.constexpr,
     PACKED: tl.constexpr,
 ):
-    MASKED: tl.constexpr = not EVEN or ROWS > 1
+    RAGGED: tl.constexpr = -1 if EVEN else BLOCKS - 1  # which block is
     lane, tile = lane_and_row(tl.program_id(0), lanes, LANED)
     row = tile * ROWS + tl.arange(0, ROWS)[:, None]
     m_row = row < rows
@@ -80,10 +85,10 @@ def tile_forward(
     held = ()
     for i in tl.static_range(BLOCKS):
         o_col = i * BLOCK + o_block
-        m = m_row & (o_col < end)
-        h = load_rows(
+        m = inside(m_row, o_col, end, i == RAGGED)
+        h = load_sum(
             p_x, p_residual, p_sum, row, lane, o_col, m, x_row, x_lane, residual_row, residual_lane,
-            NARROW, ROUND_SUM, MASKED, ALIGN,
+            NARROW, ROUND_SUM, ROWS > 1 or i == RAGGED, ALIGN, KEPT,
         )  # fmt: skip
         held = held + (h,)  # noqa: RUF005 (Triton has no unpacking)
     # Weight and bias are asked for after the row, and before its sums, which hide their latency.
@@ -92,8 +97,8 @@ def tile_forward(
     for i in tl.static_range(BLOCKS):
         o_affine = lane * affine_lane * ALIGN + i * BLOCK + o_block
         m_col = i * BLOCK + o_block < end
-        weights = weights + (load_affine(p_weight, o_affine, m_col, not EVEN),)  # noqa: RUF005
-        biases = biases + (load_affine(p_bias, o_affine, m_col, not EVEN),)  # noqa: RUF005
+        weights = weights + (load_affine(p_weight, o_affine, m_col, i == RAGGED),)  # noqa: RUF005
+        biases = biases + (load_affine(p_bias, o_affine, m_col, i == RAGGED),)  # noqa: RUF005
 
     mean = 0.0
     if CENTRED:
@@ -105,7 +110,7 @@ def tile_forward(
             store(p_mean, o_stat, mean, m_row, ROWS > 1)
     squares = tl.zeros((ROWS, BLOCK), tl.float32)
     for i in tl.static_range(BLOCKS):
-        deviation = deviation_of(held[i], mean, i * BLOCK + o_block < end, CENTRED, PACKED, not EVEN)
+        deviation = deviation_of(held[i], mean, i * BLOCK + o_block < end, CENTRED, PACKED, i == RAGGED)
         squares += narrowed(deviation * deviation, NARROW)
     rstd = rstd_of(row_sum(squares), count, eps, NARROW)
     if p_rstd is not None:
@@ -113,15 +118,15 @@ def tile_forward(
 
     for i in tl.static_range(BLOCKS):
         o_col = i * BLOCK + o_block
-        m = m_row & (o_col < end)
+        m = inside(m_row, o_col, end, i == RAGGED)
         if p_sum is not None:
-            store(p_sum, o_y + o_col, held[i], m, MASKED)
-        deviation = deviation_of(held[i], mean, o_col < end, CENTRED, PACKED, not EVEN)
+            store_row(p_sum, o_y + o_col, held[i], m, ROWS > 1 or i == RAGGED)
+        deviation = deviation_of(held[i], mean, None, CENTRED, PACKED, False)
         y = scale_and_shift(
             deviation, rstd, weights[i], biases[i], offset,
             p_weight is not None, p_bias is not None, SHIFTED, X_HAT, NARROW, PACKED,
         )  # fmt: skip
-        store(p_y, o_y + o_col, y, m, MASKED)
+        store_row(p_y, o_y + o_col, y, m, ROWS > 1 or i == RAGGED)
 
 
 @triton.jit
@@ -167,7 +172,7 @@ def tile_backward(
     PACKED: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    MASKED: tl.constexpr = not EVEN or ROWS > 1
+    RAGGED: tl.constexpr = -1 if EVEN else BLOCKS - 1  # which block is
     WEIGHTED: tl.constexpr = p_weight is not None
     lane, first = lane_and_row(tl.program_id(0), lanes, LANED)
     o_block = tl.arange(0, BLOCK)[None, :]
@@ -178,7 +183,7 @@ def tile_backward(
     dbiases = ()
     for i in tl.static_range(BLOCKS):
         o_affine = lane * affine_lane * ALIGN + i * BLOCK + o_block
-        weights = weights + (load_affine(p_weight, o_affine, i * BLOCK + o_block < end, not EVEN),)  # noqa: RUF005
+        weights = weights + (load_affine(p_weight, o_affine, i * BLOCK + o_block < end, i == RAGGED),)  # noqa: RUF005
         dweights = dweights + (tl.zeros((ROWS, BLOCK), tl.float32),)  # noqa: RUF005
         dbiases = dbiases + (tl.zeros((ROWS, BLOCK), tl.float32),)  # noqa: RUF005
 
@@ -191,9 +196,9 @@ def tile_backward(
         held_dy = ()
         for i in tl.static_range(BLOCKS):
             o_col = i * BLOCK + o_block
-            m = m_row & (o_col < end)
-            held_h = held_h + (load(p_h, o_h + o_col, m, MASKED),)  # noqa: RUF005
-            held_dy = held_dy + (load(p_dy, o_dy + o_col, m, MASKED),)  # noqa: RUF005
+            m = inside(m_row, o_col, end, i == RAGGED)
+            held_h = held_h + (load(p_h, o_h + o_col, m, ROWS > 1 or i == RAGGED),)  # noqa: RUF005
+            held_dy = held_dy + (load(p_dy, o_dy + o_col, m, ROWS > 1 or i == RAGGED),)  # noqa: RUF005
         o_stat = row_start(row, lane, stat_row, stat_lane, 1)
         rstd = load(p_rstd, o_stat, m_row, ROWS > 1)
         mean = 0.0
@@ -203,34 +208,25 @@ def tile_backward(
         mean_dot = 0.0
         mean_dy = 0.0
         if p_dx is not None:
-            dots = tl.zeros((ROWS, BLOCK), tl.float32)
-            sums = tl.zeros((ROWS, BLOCK), tl.float32)
-            for i in tl.static_range(BLOCKS):
-                weighted_dy = weighted(wide(held_dy[i], PACKED), weights[i], offset, WEIGHTED, SHIFTED, NARROW, PACKED)
-                # dy is zero outside the row, so what the mean makes of h there adds nothing.
-                dots += weighted_dy * (deviation_of(held_h[i], mean, None, CENTRED, PACKED, False) * rstd)
-                sums += weighted_dy
-            mean_dot = tl.div_rn(row_sum(dots), count)
-            if CENTRED:
-                mean_dy = tl.div_rn(row_sum(sums), count)
+            mean_dot, mean_dy = gradient_means(
+                held_dy, held_h, weights, offset, mean, rstd, count,
+                CENTRED, WEIGHTED, SHIFTED, NARROW, ROWS, BLOCK, BLOCKS, PACKED,
+            )  # fmt: skip
 
         further_dweights = ()
         further_dbiases = ()
         for i in tl.static_range(BLOCKS):
             o_col = i * BLOCK + o_block
-            m = m_row & (o_col < end)
+            m = inside(m_row, o_col, end, i == RAGGED)
             dy = wide(held_dy[i], PACKED)
             deviation = deviation_of(held_h[i], mean, None, CENTRED, PACKED, False)
             if p_dx is not None:
                 weighted_dy = weighted(dy, weights[i], offset, WEIGHTED, SHIFTED, NARROW, PACKED)
                 dh = input_gradient(weighted_dy, deviation * rstd, rstd, mean_dot, mean_dy, CENTRED)
-                if p_dsum is not None:
-                    o_dsum = row_start(row, lane, dsum_row, dsum_lane, ALIGN) + o_col
-                    dh += load(p_dsum, o_dsum, m, MASKED).to(tl.float32)
-                store(p_dx, row_start(row, lane, dx_row, dx_lane, ALIGN) + o_col, dh, m, MASKED)
-                if p_dresidual is not None:
-                    o_dresidual = row_start(row, lane, dresidual_row, dresidual_lane, ALIGN) + o_col
-                    store(p_dresidual, o_dresidual, dh, m, MASKED)
+                store_gradient(
+                    dh, p_dsum, p_dx, p_dresidual, row, lane, o_col, m,
+                    dsum_row, dsum_lane, dx_row, dx_lane, dresidual_row, dresidual_lane, ROWS > 1 or i == RAGGED, ALIGN,
+                )  # fmt: skip
             dweight = dweights[i]
             if p_dweights is not None:
                 dweight += dy * normalized(deviation, rstd, X_HAT, NARROW)
@@ -247,6 +243,6 @@ def tile_backward(
     for i in tl.static_range(BLOCKS):
         o_col = i * BLOCK + o_block
         if p_dweights is not None:
-            store(p_dweights, o_partial + o_col, tl.sum(dweights[i], axis=0, keep_dims=True), o_col < end, not EVEN)
+            store(p_dweights, o_partial + o_col, tl.sum(dweights[i], axis=0, keep_dims=True), o_col < end, i == RAGGED)
         if p_dbiases is not None:
-            store(p_dbiases, o_partial + o_col, tl.sum(dbiases[i], axis=0, keep_dims=True), o_col < end, not EVEN)
+            store(p_dbiases, o_partial + o_col, tl.sum(dbiases[i], axis=0, keep_dims=True), o_col < end, i == RAGGED)

@@ -1,9 +1,10 @@
 """Compiled kernels, and the shortest road from Python to the GPU.
 
-A Triton launch spends most of its time finding out what it was called with. Here a kernel is compiled for given
-dtypes, switches and tile once, and after that a launch is one call of Triton's own C launcher with raw pointers.
-The types of a kernel's arguments follow from their names (see `_type_of`), so they are written once, in the kernel.
-Row counts are plain 32-bit arguments: a new one never compiles anything.
+A Triton launch spends most of its time finding out what it was called with. Here a kernel is compiled once for given
+dtypes, switches and tile, bound once to a grid and its scalars, and after that a launch is one call of a C function
+with the addresses of its tensors (launcher.c). The types of a kernel's arguments follow from their names (see
+`_type_of`), so they are written once, in the kernel. Row counts are plain 32-bit arguments: a new one never compiles
+anything.
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ import triton
 import triton.language as tl
 from triton.compiler import ASTSource
 
+from onepass.plan.launcher import launcher, loaded, packed
 from onepass.plan.layout import aligned_bytes
 
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.int32: "i32", torch.int64: "i64"}
 LANGUAGE = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
-#: run(grid, stream, *pointers_and_scalars)
-Run = Callable[..., None]
+#: launch(stream, *pointers): of the tensors that are there, in the kernel's order.
+Launch = Callable[..., None]
+#: bind(programs, scalars): the arguments behind the pointers.
+Bind = Callable[[int, tuple[Any, ...]], Launch]
 
-_compiled: dict[tuple[Any, ...], Run] = {}
+_compiled: dict[tuple[Any, ...], Bind] = {}
 
 
 def compiled_count() -> int:
@@ -41,24 +45,24 @@ def kernel(
     device: torch.device,
     registers: int | None = None,
     cooperative: bool = False,
-) -> Run:
-    """A launcher for `function`, whose pointers have `dtypes` (None: absent) and whose constexprs are `constants`.
+) -> Bind:
+    """`function`, ready to be bound, whose pointers have `dtypes` (None: absent) and whose constexprs are `constants`.
 
     Every pointer must be a multiple of ALIGN elements, or of 16 bytes if that is less. Call it with the device current.
     """
     key = (function, dtypes, tuple(constants.items()), warps, device, registers, cooperative)
-    run = _compiled.get(key)
-    if run is None:
+    bind = _compiled.get(key)
+    if bind is None:
         names = function.arg_names
         values = {name: LANGUAGE.get(value, value) for name, value in constants.items()}
         tail = tuple(values[name] for name in names if name in values)
         if isinstance(function, triton.JITFunction):
             options = {"num_warps": warps, "launch_cooperative_grid": cooperative, "maxnreg": registers}
-            run = _native(_compile(function, dtypes, values, options), tail)
+            bind = _native(function, _compile(function, dtypes, values, options), dtypes, tail)
         else:
-            run = _interpreted(function, tail, cooperative)
-        _compiled[key] = run
-    return run
+            bind = _interpreted(function, dtypes, tail, cooperative)
+        _compiled[key] = bind
+    return bind
 
 
 def _compile(
@@ -93,34 +97,55 @@ def _type_of(name: str, dtype: torch.dtype | None) -> str:
     return "i32"
 
 
-def _native(compiled: Any, tail: tuple[Any, ...]) -> Run:
+def _native(function: Any, compiled: Any, dtypes: tuple[torch.dtype | None, ...], tail: tuple[Any, ...]) -> Bind:
+    module = launcher() if torch.version.hip is None else None
+    handle = None if module is None else loaded(compiled)
+    if module is None or handle is None:
+        return _through_triton(compiled, dtypes, tail)
+    prepare = module.prepare
+    types = [_type_of(name, None) for name in function.arg_names[len(dtypes) :] if not name.isupper()]
+    pointers = sum(dtype is not None for dtype in dtypes)
+    threads, shared = 32 * compiled.metadata.num_warps, compiled.metadata.shared
+    cooperative = compiled.metadata.launch_cooperative_grid
+
+    def bind(programs: int, scalars: tuple[Any, ...]) -> Launch:
+        return prepare(handle, programs, threads, shared, cooperative, pointers, packed(types, scalars))
+
+    return bind
+
+
+def _through_triton(compiled: Any, dtypes: tuple[torch.dtype | None, ...], tail: tuple[Any, ...]) -> Bind:
     run = compiled.run  # loads the binary
     function, metadata = compiled.function, compiled.packed_metadata
-    launch = getattr(run, "launch", None)
-    if launch is not None and not run.global_scratch_size and not run.profile_scratch_size:
-        cooperative, dependent = run.launch_cooperative_grid, run.launch_pdl
 
-        def direct(grid: int, stream: int, *arguments: Any) -> None:
-            launch(
-                grid, 1, 1, stream, function, cooperative, dependent, None, None, metadata, None, None, None,
-                *arguments, *tail,
-            )  # fmt: skip
+    def bind(programs: int, scalars: tuple[Any, ...]) -> Launch:
+        def launch(stream: int, *pointers: Any) -> None:
+            arguments = _with_absent(dtypes, pointers)
+            run(programs, 1, 1, stream, function, metadata, None, None, None, *arguments, *scalars, *tail)
 
-        return direct
+        return launch
 
-    def through_python(grid: int, stream: int, *arguments: Any) -> None:
-        run(grid, 1, 1, stream, function, metadata, None, None, None, *arguments, *tail)
-
-    return through_python
+    return bind
 
 
-def _interpreted(function: Any, tail: tuple[Any, ...], cooperative: bool) -> Run:
-    def one_by_one(grid: int, stream: int, *arguments: Any) -> None:
-        function[(grid,)](*arguments, *tail)
+def _interpreted(
+    function: Any, dtypes: tuple[torch.dtype | None, ...], tail: tuple[Any, ...], cooperative: bool
+) -> Bind:
+    def bind(programs: int, scalars: tuple[Any, ...]) -> Launch:
+        def one_by_one(stream: int, *pointers: Any) -> None:
+            function[(programs,)](*_with_absent(dtypes, pointers), *scalars, *tail)
 
-    def together(grid: int, stream: int, *arguments: Any) -> None:
-        from onepass.plan.interpreter import run_together
+        def together(stream: int, *pointers: Any) -> None:
+            from onepass.plan.interpreter import run_together
 
-        run_together(function, grid, (*arguments, *tail))
+            run_together(function, programs, (*_with_absent(dtypes, pointers), *scalars, *tail))
 
-    return together if cooperative else one_by_one
+        return together if cooperative else one_by_one
+
+    return bind
+
+
+def _with_absent(dtypes: tuple[torch.dtype | None, ...], pointers: tuple[Any, ...]) -> list[Any]:
+    """Pointers where the kernel's signature has them, None between them."""
+    present = iter(pointers)
+    return [None if dtype is None else next(present) for dtype in dtypes]

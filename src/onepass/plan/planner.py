@@ -22,7 +22,7 @@ from onepass.spec import Problem
 class Plan:
     """One launch: `programs` programs of `warps` warps, each with `blocks` blocks of `rows` × `block` elements."""
 
-    schedule: str  # "tile", "split" or "stream"
+    schedule: str  # "tile", "split" or "stream"; "few" for a backward of few rows
     rows: int
     block: int
     warps: int
@@ -93,16 +93,23 @@ class Thresholds:
         Tile(2048, 1, 1, block=256),
         Tile(8192, 1, 4, block=1024),
     )
+    #: Rows of 16-bit elements that begin at odd addresses are loaded element by element, so a block is as wide as its
+    #: threads, and there are as many warps as leave each thread about this many: 21.8 us against 25.2 at 4,093 x 4,099,
+    #: LayerNorm 24.7 against 33.9. Shorter rows than these stay with several to a tile.
+    single_elements: int = 33
+    single_min_cols: int = 513
+
     #: Elements of an input, forward and backward, from which on a thread keeps them packed: below, registers are not
     #: what limits a program, and widening them again costs (LayerNorm's backward of 4,096 columns, 32 elements: 205 us
     #: against 219). With 64 it pays (RMSNorm's of 16,384, one block: 798 against 1,200); between them was not compared.
     packed_elements: tuple[int, int] = (32, 40)
 
     #: Wider rows are walked by one program of so many warps, as long as the rows in flight, one a program, fit the L2
-    #: with what is written: 262 us against 291 shared at 8,192 x 32,768, 590 against 592 at 8,192 x 65,536.
+    #: with what is written: 252 us against 291 shared at 8,192 x 32,768, 520 against 540 at 8,192 x 65,536.
     streams: tuple[Tile, ...] = (Tile(16384, 1, 16, block=4096), Tile(65536, 1, 32, block=8192))
-    #: And from there on programs share a row, a slice each.
-    forward_slice: Tile = Tile(2048, 1, 2, 8, 3)
+    #: And from there on programs share a row, a slice each. Wider slices mean fewer programs to wait for: 552 us
+    #: against 577 with slices of 2,048 at 2,048 x 262,144. LayerNorm's hold more and do not gain.
+    forward_slice: Tile = Tile(8192, 1, 8, 2, 3)
     centred_forward_slice: Tile = Tile(2048, 1, 2, 6, 3)
 
     #: Backward: the tile's rows times columns is also the size of dW's accumulator in registers. One warp where it can
@@ -111,8 +118,10 @@ class Thresholds:
         Tile(64, 32, 8, 2, 4),
         Tile(128, 16, 8, 2, 4),
         Tile(256, 4, 1, 8, 3, block=128),
-        Tile(512, 2, 1, 8, 3, block=128),
-        Tile(1024, 1, 1, 8, 3, block=256),
+        Tile(384, 2, 1, 8, 3, block=128),
+        Tile(512, 4, 2, 4, 4),
+        Tile(768, 1, 1, 8, 3, block=256),
+        Tile(1024, 2, 2, 4, 3),
         Tile(2048, 1, 2, 4, 3, block=512),
         Tile(3072, 2, 4, 2, 3, block=1024),
         Tile(4096, 2, 8, 1, 3),
@@ -121,12 +130,30 @@ class Thresholds:
         Tile(8192, 1, 16, 1, 3),
         Tile(16384, 1, 8, 1, 3, block=2048),
     )
-    #: LayerNorm's accumulates dB too. With 16 warps it spills at 8,192 columns: 262 us against 231 with 8,
-    #: packed, at 16,384 rows.
-    centred_backward_tiles: tuple[Tile, ...] = (*backward_tiles[:-3], backward_tiles[-1])
+    #: LayerNorm's accumulates dB too. With 16 warps it spills at 8,192 columns: 262 us against 203 with 8, at 16,384
+    #: rows. One stage more hides its second sum: 198 us against 205 at 4,096 columns, 300 against 334 at 6,144.
+    centred_backward_tiles: tuple[Tile, ...] = (
+        *backward_tiles[:4],
+        Tile(512, 2, 1, 8, 4),
+        *backward_tiles[5:9],
+        Tile(4096, 2, 8, 1, 4),
+        Tile(5120, 1, 4, 2, 3, block=1024),
+        Tile(6144, 1, 8, 1, 4, block=2048),
+        Tile(16384, 1, 8, 1, 3, block=2048),
+    )
+    #: RMSNorm's, of rows at odd addresses, as for the forward above: 42 us against 52 at 4,093 x 4,099. LayerNorm takes
+    #: the first alone: its sums leave no room for as many warps.
+    single_backward_tiles: tuple[Tile, ...] = (Tile(1024, 1, 1, 8, 3, block=256), Tile(5120, 1, 8, 2, 3, block=512))
     #: What a program may hold of a row: x, dy, weight, and dW and dB in fp32, of the 256 KiB of an SM's registers.
     backward_row_bytes: int = 180 << 10
     backward_slice: Tile = Tile(2048, 1, 2, 4, 3)
+
+    #: Up to so many rows, programs for dx and programs for dW read the same rows in one launch, and there are no
+    #: partials to sum: 3.3 us against 5.9 at 128 x 4,096, 2.1 against 5.5 at 1 x 8,192. From 1,024 rows on the
+    #: second reading costs more than the second launch.
+    few_rows: int = 256
+    few_row: Tile = Tile(16384, 1, 8, block=2048)
+    few_columns: Tile = Tile(32, 16, 8)
 
     #: Stream, where programs cannot share a row: columns that a program takes at a time.
     stream_block: int = 4096
@@ -181,40 +208,56 @@ def forward_plan(problem: Problem, device: Device, centred: bool, align: int) ->
     held = problem.x.itemsize if problem.residual is None else 4
     tile = _fitting(t.centred_forward_tiles if centred else t.forward_tiles, problem.cols * held // 2)
     if tile is not None:
-        return _tiles(problem, _batch_invariant(problem, tile, align))
+        if _is_single(problem.cols, problem.x, align):
+            tile = _single(problem.cols)
+        return _tiles(problem, _batch_invariant(problem, tile, align), align)
     stream = _fitting(t.streams, problem.cols)
     if stream is not None:
-        return Plan("stream", 1, _block(stream, problem.cols), stream.warps, problem.rows * problem.lanes)
+        return Plan("stream", 1, _block(stream, problem.cols, align), stream.warps, problem.rows * problem.lanes)
     column = problem.x.itemsize + _itemsize(problem.residual)
     return _wide(problem, device, t.centred_forward_slice if centred else t.forward_slice, column)
 
 
 def row_counts_apart() -> tuple[int, ...]:
-    """Row counts of which each may get a forward kernel of its own, and no other row count a further one."""
-    return 1, _thresholds.block_row_min_rows
+    """Row counts of which each may get kernels of its own, and no other row count further ones."""
+    return 1, _thresholds.few_rows + 1, _thresholds.block_row_min_rows
 
 
-def backward_plan(problem: Problem, device: Device, centred: bool) -> Plan:
+def backward_plan(problem: Problem, device: Device, centred: bool, align: int, may_read_twice: bool) -> Plan:
+    """`may_read_twice`: some programs may still read what others are done with, so nothing may be written over it."""
     t = _thresholds
-    tile = _fitting(
-        t.centred_backward_tiles if centred else t.backward_tiles,
-        problem.cols * max(problem.y.itemsize, problem.h.itemsize) // 2,
-    )
+    cols = problem.cols * max(problem.y.itemsize, problem.h.itemsize) // 2
+    few = problem.rows * problem.lanes <= t.few_rows and cols <= t.few_row.cols and not problem.per_lane
+    if few and may_read_twice:
+        return _tiles(problem, t.few_row, align, "few")
+    tile = _fitting(t.centred_backward_tiles if centred else t.backward_tiles, cols)
+    if _is_single(problem.cols, problem.h, align):
+        tile = _fitting(t.single_backward_tiles[: 1 if centred else None], cols) or tile
     column = problem.y.itemsize + problem.h.itemsize
     held = problem.cols * (column + _itemsize(problem.weight) + (8 if centred else 4))
     if tile is not None and held <= t.backward_row_bytes:
-        return _walk(problem, device, tile, column + _itemsize(problem.sum))
+        return _walk(problem, device, tile, align, column + _itemsize(problem.sum))
     return _wide(problem, device, t.backward_slice, column + _itemsize(problem.sum))
 
 
-def is_packed(plan: Plan, backward: bool) -> bool:
-    """Whether threads keep 16-bit blocks as they are and widen them at each use."""
-    return plan.elements >= _thresholds.packed_elements[backward]
+def is_packed(plan: Plan, align: int, backward: bool) -> bool:
+    """Whether threads keep 16-bit blocks as they are, in pairs, and widen them at each use."""
+    return align > 1 and plan.elements >= _thresholds.packed_elements[backward]
 
 
 def _fitting(tiles: tuple[Tile, ...], cols: int) -> Tile | None:
     """The first tile for rows as wide as `cols` columns of 16 bits."""
     return next((tile for tile in tiles if cols <= tile.cols), None)
+
+
+def _is_single(cols: int, dtype: torch.dtype, align: int) -> bool:
+    """Whether rows must be loaded element by element, and are long enough for tiles of their own."""
+    return align * dtype.itemsize == 2 and cols >= _thresholds.single_min_cols
+
+
+def _single(cols: int) -> Tile:
+    warps = min(16, max(2, power_of_two(_cdiv(cols, 32 * _thresholds.single_elements))))
+    return Tile(cols, 1, warps, block=32 * warps)
 
 
 def _batch_invariant(problem: Problem, tile: Tile, align: int) -> Tile:
@@ -223,7 +266,7 @@ def _batch_invariant(problem: Problem, tile: Tile, align: int) -> Tile:
     # Rows that do not begin at 16 bytes keep the full tile: how the compiler lays these out depends on their number.
     if tile.rows == 1 or problem.rows >= _thresholds.block_row_min_rows or align < vector:
         return tile
-    block = _block(tile, problem.cols)
+    block = _block(tile, problem.cols, align)
     # What a thread holds side by side: a vector, or what the full tile leaves it.
     vector = min(vector, max(1, tile.rows * block // (32 * tile.warps)))
     # The compiler spreads a row over as many threads as it has vectors, but no further than the program's warps reach.
@@ -232,20 +275,26 @@ def _batch_invariant(problem: Problem, tile: Tile, align: int) -> Tile:
     return replace(tile, rows=min(tile.rows, max(1, 32 * warps * vector // block)), warps=warps)
 
 
-def _block(tile: Tile, cols: int) -> int:
-    return min(power_of_two(cols), tile.block or tile.cols)
+def _block(tile: Tile, cols: int, align: int) -> int:
+    """The tile's block, or a narrower one where less of the last block would be beyond a single row."""
+    block = min(power_of_two(cols), tile.block or tile.cols)
+    # Down to four elements a thread: 61 us against 68 at 8,192 x 4,100, LayerNorm's backward. Narrower loads cost more
+    # than the padding, and rows that are loaded in narrower pieces anyway gain nothing.
+    narrower = itertools.takewhile(lambda width: width >= 128 * tile.warps, (block >> n for n in range(1, 16)))
+    widths = [block, *narrower] if tile.rows == 1 and align >= 4 else [block]
+    return min(widths, key=lambda width: max(cols // 8, -cols % width))
 
 
-def _tiles(problem: Problem, tile: Tile) -> Plan:
-    """The tile schedule, with a program for each tile of a lane."""
-    block = _block(tile, problem.cols)
+def _tiles(problem: Problem, tile: Tile, align: int, schedule: str = "tile") -> Plan:
+    """A program for each tile of a lane."""
+    block = _block(tile, problem.cols, align)
     programs = _cdiv(problem.rows, tile.rows) * problem.lanes
-    return Plan("tile", tile.rows, block, tile.warps, programs, _cdiv(problem.cols, block))
+    return Plan(schedule, tile.rows, block, tile.warps, programs, _cdiv(problem.cols, block))
 
 
-def _walk(problem: Problem, device: Device, tile: Tile, column: int) -> Plan:
+def _walk(problem: Problem, device: Device, tile: Tile, align: int, column: int) -> Plan:
     """The tile schedule, with programs that walk the tiles of a lane. `column` is the bytes read for one element."""
-    plan = _tiles(problem, tile)
+    plan = _tiles(problem, tile, align)
     per_sm = tile.programs_per_sm or 1
     programs = max(1, min(plan.programs // problem.lanes, device.sms * per_sm // problem.lanes))
     stages = _stages_that_fit(tile, per_sm, plan.rows * plan.blocks * plan.block * column, device)
@@ -272,6 +321,12 @@ def _stages_that_fit(tile: Tile, programs_per_sm: int, tile_bytes: int, device: 
     scratch = 1024 + 4 * tile.rows * (tile.block or tile.cols)
     room = device.shared // programs_per_sm - scratch
     return max(1, min(tile.stages, 1 + room // tile_bytes))
+
+
+def few_columns_plan(problem: Problem) -> Plan:
+    """The programs for dW and dB beside those for the rows, in the backward of few rows."""
+    tile = _thresholds.few_columns
+    return Plan("few", tile.rows, tile.cols, tile.warps, _cdiv(problem.cols, tile.cols))
 
 
 def affine_plan(problem: Problem, device: Device) -> Plan:

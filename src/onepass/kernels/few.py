@@ -1,0 +1,156 @@
+"""Backward of few rows: some programs make dx, a row each, and others dW and dB, some columns each, in one launch.
+
+The sums down the columns need nothing but each row's mean and rstd, which the forward kept, so neither kind of program
+waits for the other, and there are no partial sums to add up afterwards. Both kinds read h and dy: the second time they
+come from the L2, as long as the rows are few.
+"""
+
+import triton
+import triton.language as tl
+
+from onepass.kernels.parts import (
+    deviation_of,
+    gradient_means,
+    input_gradient,
+    lane_and_row,
+    load,
+    load_affine,
+    normalized,
+    row_start,
+    store,
+    store_gradient,
+    weighted,
+    wide,
+)
+
+
+@triton.jit
+def gradient_of_row(
+    flat, p_dy, p_dsum, p_h, p_weight, p_mean, p_rstd, p_dx, p_dresidual,
+    dy_row, dy_lane, dsum_row, dsum_lane, h_row, h_lane, dx_row, dx_lane, dresidual_row, dresidual_lane,
+    stat_row, stat_lane, lanes, end, offset,
+    CENTRED: tl.constexpr, SHIFTED: tl.constexpr, LANED: tl.constexpr, NARROW: tl.constexpr,
+    BLOCK: tl.constexpr, BLOCKS: tl.constexpr, EVEN: tl.constexpr, ALIGN: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """dx of one row, which is held in blocks as in the tile schedule."""
+    WEIGHTED: tl.constexpr = p_weight is not None
+    RAGGED: tl.constexpr = -1 if EVEN else BLOCKS - 1  # which block is
+    lane, row = lane_and_row(flat, lanes, LANED)
+    o_dy = row_start(row, lane, dy_row, dy_lane, ALIGN)
+    o_h = row_start(row, lane, h_row, h_lane, ALIGN)
+    o_stat = row_start(row, lane, stat_row, stat_lane, 1)
+    o_block = tl.arange(0, BLOCK)[None, :]
+    rstd = tl.load(p_rstd + o_stat)
+    mean = 0.0
+    if CENTRED:
+        mean = tl.load(p_mean + o_stat)
+    held_h = ()
+    held_dy = ()
+    weights = ()
+    for i in tl.static_range(BLOCKS):
+        o_col = i * BLOCK + o_block
+        held_h = held_h + (load(p_h, o_h + o_col, o_col < end, i == RAGGED),)  # noqa: RUF005
+        held_dy = held_dy + (load(p_dy, o_dy + o_col, o_col < end, i == RAGGED),)  # noqa: RUF005
+        weights = weights + (load_affine(p_weight, o_col, o_col < end, i == RAGGED),)  # noqa: RUF005
+    mean_dot, mean_dy = gradient_means(
+        held_dy, held_h, weights, offset, mean, rstd, end.to(tl.float32),
+        CENTRED, WEIGHTED, SHIFTED, NARROW, 1, BLOCK, BLOCKS, PACKED,
+    )  # fmt: skip
+    for i in tl.static_range(BLOCKS):
+        o_col = i * BLOCK + o_block
+        weighted_dy = weighted(wide(held_dy[i], PACKED), weights[i], offset, WEIGHTED, SHIFTED, NARROW, PACKED)
+        x_hat = deviation_of(held_h[i], mean, None, CENTRED, PACKED, False) * rstd
+        dh = input_gradient(weighted_dy, x_hat, rstd, mean_dot, mean_dy, CENTRED)
+        store_gradient(
+            dh, p_dsum, p_dx, p_dresidual, row, lane, o_col, o_col < end,
+            dsum_row, dsum_lane, dx_row, dx_lane, dresidual_row, dresidual_lane, i == RAGGED, ALIGN,
+        )  # fmt: skip
+
+
+@triton.jit
+def gradients_of_columns(
+    index, p_dy, p_h, p_mean, p_rstd, p_dweight, p_dbias,
+    dy_row, dy_lane, h_row, h_lane, stat_row, stat_lane, total, lanes, end,
+    CENTRED: tl.constexpr, LANED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, ALIGN: tl.constexpr,
+):  # fmt: skip
+    """dW and dB of COLS columns, down all rows."""
+    o_col = index * COLS + tl.arange(0, COLS)[None, :]
+    m_col = o_col < end
+    dweight = tl.zeros((ROWS, COLS), tl.float32)
+    dbias = tl.zeros((ROWS, COLS), tl.float32)
+    for start in range(0, total, ROWS):
+        flat = start + tl.arange(0, ROWS)[:, None]
+        m_row = flat < total
+        lane, row = lane_and_row(flat, lanes, LANED)
+        dy = load(p_dy, row_start(row, lane, dy_row, dy_lane, ALIGN) + o_col, m_row & m_col, True).to(tl.float32)
+        if p_dweight is not None:
+            h = load(p_h, row_start(row, lane, h_row, h_lane, ALIGN) + o_col, m_row & m_col, True).to(tl.float32)
+            o_stat = row_start(row, lane, stat_row, stat_lane, 1)
+            if CENTRED:
+                h -= load(p_mean, o_stat, m_row, True)
+            dweight += dy * normalized(h, load(p_rstd, o_stat, m_row, True), X_HAT, NARROW)
+        if p_dbias is not None:
+            dbias += dy
+    if p_dweight is not None:
+        store(p_dweight, o_col, tl.sum(dweight, axis=0, keep_dims=True), m_col, True)
+    if p_dbias is not None:
+        store(p_dbias, o_col, tl.sum(dbias, axis=0, keep_dims=True), m_col, True)
+
+
+@triton.jit
+def few_backward(
+    p_dy,
+    p_dsum,
+    p_h,
+    p_weight,
+    p_mean,
+    p_rstd,
+    p_dx,
+    p_dresidual,
+    p_dweight,
+    p_dbias,
+    dy_row,
+    dy_lane,
+    dsum_row,
+    dsum_lane,
+    h_row,
+    h_lane,
+    dx_row,
+    dx_lane,
+    dresidual_row,
+    dresidual_lane,
+    stat_row,
+    stat_lane,
+    rows,
+    lanes,
+    cols,
+    offset,
+    CENTRED: tl.constexpr,
+    SHIFTED: tl.constexpr,
+    LANED: tl.constexpr,
+    X_HAT: tl.constexpr,
+    NARROW: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    EVEN: tl.constexpr,
+    ALIGN: tl.constexpr,
+    PACKED: tl.constexpr,
+):
+    total = rows * lanes
+    index = tl.program_id(0)
+    if index < total:
+        gradient_of_row(
+            index, p_dy, p_dsum, p_h, p_weight, p_mean, p_rstd, p_dx, p_dresidual,
+            dy_row, dy_lane, dsum_row, dsum_lane, h_row, h_lane, dx_row, dx_lane, dresidual_row, dresidual_lane,
+            stat_row, stat_lane, lanes, cols * ALIGN, offset,
+            CENTRED, SHIFTED, LANED, NARROW, BLOCK, BLOCKS, EVEN, ALIGN, PACKED,
+        )  # fmt: skip
+    else:
+        gradients_of_columns(
+            index - total, p_dy, p_h, p_mean, p_rstd, p_dweight, p_dbias,
+            dy_row, dy_lane, h_row, h_lane, stat_row, stat_lane, total, lanes, cols * ALIGN,
+            CENTRED, LANED, X_HAT, NARROW, ROWS, COLS, ALIGN,
+        )  # fmt: skip

@@ -1,0 +1,144 @@
+/* A kernel launch with all that does not change between calls put down beforehand.
+ *
+ * prepare(function, programs, threads, shared, cooperative, pointers, scalars) gives a callable; calling it with the
+ * stream and `pointers` addresses launches. `scalars` has eight bytes for each argument behind the pointers, in order.
+ * Triton's own launcher reads every argument anew at each call, and is compiled for each kernel; this one, once.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <dlfcn.h>
+#include <stddef.h>
+#include <string.h>
+#include <structmember.h>
+#include "cuda.h"
+
+#define MAX_POINTERS 16
+#define MAX_SCALARS 32
+/* Triton's kernels end with the addresses of two scratch buffers, which ours do not use. */
+#define SCRATCH 2
+
+typedef CUresult (*LaunchKernel)(const CUlaunchConfig *, CUfunction, void **, void **);
+typedef CUresult (*ErrorString)(CUresult, const char **);
+
+static LaunchKernel launch_kernel;
+static ErrorString error_string;
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    CUfunction function;
+    CUlaunchConfig config;
+    CUlaunchAttribute cooperative;
+    Py_ssize_t pointers, scalars;
+    unsigned long long values[MAX_SCALARS];
+} Launch;
+
+static PyObject *launch(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *keywords) {
+    Launch *prepared = (Launch *)self;
+    Py_ssize_t given = PyVectorcall_NARGS(nargsf);
+    if (keywords != NULL || given != prepared->pointers + 1) {
+        PyErr_Format(PyExc_TypeError, "a launch takes a stream and %zd addresses", prepared->pointers);
+        return NULL;
+    }
+    unsigned long long addresses[MAX_POINTERS], scratch = 0;
+    void *params[MAX_POINTERS + MAX_SCALARS + SCRATCH], **next = params;
+    CUlaunchConfig config = prepared->config;
+    config.hStream = (CUstream)(uintptr_t)PyLong_AsUnsignedLongLong(args[0]);
+    for (Py_ssize_t i = 0; i < prepared->pointers; ++i) {
+        addresses[i] = PyLong_AsUnsignedLongLong(args[i + 1]);
+        *next++ = &addresses[i];
+    }
+    if (PyErr_Occurred())
+        return NULL;
+    for (Py_ssize_t i = 0; i < prepared->scalars; ++i)
+        *next++ = &prepared->values[i];
+    for (int i = 0; i < SCRATCH; ++i)
+        *next++ = &scratch;
+    CUresult result;
+    Py_BEGIN_ALLOW_THREADS
+    result = launch_kernel(&config, prepared->function, params, NULL);
+    Py_END_ALLOW_THREADS
+    if (result != CUDA_SUCCESS) {
+        const char *words = NULL;
+        error_string(result, &words);
+        return PyErr_Format(PyExc_RuntimeError, "the CUDA driver refused a launch: %s", words ? words : "unknown error");
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMemberDef launch_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Launch, vectorcall), READONLY, NULL},
+    {NULL},
+};
+
+static PyType_Slot launch_slots[] = {
+    {Py_tp_call, PyVectorcall_Call},
+    {Py_tp_members, launch_members},
+    {0, NULL},
+};
+
+static PyType_Spec launch_spec = {
+    .name = "onepass_launcher.Launch",
+    .basicsize = sizeof(Launch),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = launch_slots,
+};
+
+static PyTypeObject *launch_type;
+
+static PyObject *prepare(PyObject *Py_UNUSED(module), PyObject *args) {
+    unsigned long long function;
+    unsigned int programs, threads, shared;
+    int cooperative;
+    Py_ssize_t pointers, size;
+    const char *scalars;
+    if (!PyArg_ParseTuple(
+            args, "KIIIpny#", &function, &programs, &threads, &shared, &cooperative, &pointers, &scalars, &size))
+        return NULL;
+    if (pointers < 0 || pointers > MAX_POINTERS || size % 8 || size / 8 > MAX_SCALARS) {
+        PyErr_SetString(PyExc_ValueError, "too many arguments for a launch");
+        return NULL;
+    }
+    Launch *prepared = PyObject_New(Launch, launch_type);
+    if (prepared == NULL)
+        return NULL;
+    prepared->vectorcall = launch;
+    prepared->function = (CUfunction)(uintptr_t)function;
+    prepared->pointers = pointers;
+    prepared->scalars = size / 8;
+    memcpy(prepared->values, scalars, size);
+    memset(&prepared->cooperative, 0, sizeof(prepared->cooperative));
+    prepared->cooperative.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+    prepared->cooperative.value.cooperative = 1;
+    memset(&prepared->config, 0, sizeof(prepared->config));
+    prepared->config.gridDimX = programs;
+    prepared->config.gridDimY = prepared->config.gridDimZ = 1;
+    prepared->config.blockDimX = threads;
+    prepared->config.blockDimY = prepared->config.blockDimZ = 1;
+    prepared->config.sharedMemBytes = shared;
+    prepared->config.attrs = &prepared->cooperative;
+    prepared->config.numAttrs = cooperative ? 1 : 0;
+    return (PyObject *)prepared;
+}
+
+static PyMethodDef methods[] = {
+    {"prepare", prepare, METH_VARARGS, NULL},
+    {NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, .m_name = "onepass_launcher", .m_size = -1, .m_methods = methods};
+
+PyMODINIT_FUNC PyInit_onepass_launcher(void) {
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
+    if (driver != NULL) {
+        launch_kernel = (LaunchKernel)dlsym(driver, "cuLaunchKernelEx");
+        error_string = (ErrorString)dlsym(driver, "cuGetErrorString");
+    }
+    if (launch_kernel == NULL || error_string == NULL) {
+        PyErr_SetString(PyExc_ImportError, "libcuda.so.1 with cuLaunchKernelEx was not found");
+        return NULL;
+    }
+    launch_type = (PyTypeObject *)PyType_FromSpec(&launch_spec);
+    return launch_type == NULL ? NULL : PyModule_Create(&definition);
+}

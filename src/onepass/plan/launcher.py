@@ -1,0 +1,41 @@
+"""The C launcher (launcher.c), built once for a machine and kept in Triton's cache, beside its kernels."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+#: How scalars lie in the eight bytes that each one gets, by their type in Triton's signature.
+_FORMATS = {"i64": "q", "i32": "i4x", "fp32": "f4x"}
+
+
+@cache
+def launcher() -> Any:
+    """The module, or None where it cannot be had: Triton's own launcher serves as well, it is just slower."""
+    try:
+        from triton.backends.nvidia.driver import include_dirs
+        from triton.runtime.build import compile_module_from_src
+
+        source = Path(__file__).with_name("launcher.c").read_text()
+        return compile_module_from_src(source, "onepass_launcher", include_dirs=include_dirs)
+    except Exception:  # no compiler, no headers, another Triton: whatever it is, the fallback is sound
+        return None
+
+
+def loaded(compiled: Any) -> int | None:
+    """The driver's handle of a compiled kernel, without the launcher that Triton would build for it."""
+    try:
+        from triton.runtime import driver
+
+        device = driver.active.get_current_device()
+        load = driver.active.utils.load_binary
+        return int(load(compiled.name, compiled.kernel, compiled.metadata.shared, device)[1])
+    except (AttributeError, TypeError, ValueError):  # another Triton
+        return None
+
+
+def packed(types: Sequence[str], scalars: Sequence[Any]) -> bytes:
+    return struct.pack("<" + "".join(_FORMATS[kind] for kind in types), *scalars)

@@ -1,0 +1,99 @@
+"""The C launcher against a stand-in for the CUDA driver: what is launched is what was prepared and handed over."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+import triton
+
+from onepass.plan import launcher
+
+HERE = Path(__file__).parent
+CUDA_HEADERS = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
+COMPILER = shutil.which("cc") or shutil.which("gcc")
+
+SCRIPT = """
+import ctypes, sys
+import onepass_launcher
+from onepass.plan.launcher import packed
+
+driver = ctypes.CDLL("libcuda.so.1")
+seen = (ctypes.c_ulonglong * 64).in_dll(driver, "seen")
+scalars = packed(["i64", "i32", "fp32", "i32"], [-(1 << 40), -7, 1.5, 2**31 - 1])
+launch = onepass_launcher.prepare(8, 5, 96, 1024, {cooperative}, 2, scalars)
+launch(2**63 + 1, 2**64 - 16, 32)
+print(*seen[:5], *seen[8:16])
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the launcher, and with a libcuda.so.1 that any process finds which looks there first."""
+    if COMPILER is None:
+        pytest.skip("there is no C compiler, and so no Triton launcher either")
+    folder = tmp_path_factory.mktemp("launcher")
+    build = [COMPILER, "-shared", "-fPIC", "-O1", "-Wall", "-Werror", f"-I{CUDA_HEADERS}"]
+    source = Path(launcher.__file__).with_name("launcher.c")
+    headers = f"-I{sysconfig.get_paths()['include']}"
+    subprocess.run([*build, headers, str(source), "-o", str(folder / "onepass_launcher.so")], check=True)
+    subprocess.run([*build, str(HERE / "fake_driver.c"), "-o", str(folder / "libcuda.so.1")], check=True)
+    return folder
+
+
+def run(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join([str(folder), str(Path(launcher.__file__).parents[2])])
+    environment = os.environ | {"LD_LIBRARY_PATH": str(folder), "PYTHONPATH": paths}
+    return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("cooperative", [False, True])
+def test_a_launch_hands_over_all_it_was_given(built, cooperative):
+    ran = run(built, SCRIPT.format(cooperative=cooperative))
+    assert ran.returncode == 0, ran.stderr
+    numbers = [int(word) for word in ran.stdout.split()]
+    assert numbers[:5] == [5, 96, 1024, int(cooperative), 2**63 + 1]
+    pointers, wide, narrow, real, largest, scratch = (
+        numbers[5:7], numbers[7], numbers[8], numbers[9], numbers[10], numbers[11:13],
+    )  # fmt: skip
+    assert pointers == [2**64 - 16, 32]
+    assert wide == 2**64 - (1 << 40)
+    assert narrow % 2**32 == 2**32 - 7
+    assert struct.unpack("<f", struct.pack("<I", real % 2**32)) == (1.5,)
+    assert largest % 2**32 == 2**31 - 1
+    assert scratch == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        ("launch(1, 2)", "TypeError: a launch takes a stream and 2 addresses"),
+        ("launch(1, 2, 3, 4)", "TypeError: a launch takes a stream and 2 addresses"),
+        ("launch(1, 2, x=3)", "TypeError: a launch takes a stream and 2 addresses"),
+        ("launch(1, 2, 'three')", "TypeError: an integer is required"),
+        ("launch(1, 2, -3)", "OverflowError: can't convert negative int to unsigned"),
+        (
+            "ctypes.c_int.in_dll(driver, 'failure').value = 1; launch(1, 2, 3)",
+            "RuntimeError: the CUDA driver refused a launch: no such thing",
+        ),
+        ("onepass_launcher.prepare(8, 1, 1, 0, False, 17, b'')", "ValueError: too many arguments for a launch"),
+        ("onepass_launcher.prepare(8, 1, 1, 0, False, 1, bytes(264))", "ValueError: too many arguments for a launch"),
+    ],
+)
+def test_a_launch_that_cannot_be_is_refused(built, call, answer):
+    ran = run(built, SCRIPT.format(cooperative=False) + call)
+    assert ran.returncode == 1 and ran.stderr.strip().splitlines()[-1] == answer
+
+
+def test_without_a_driver_triton_launches():
+    """The launcher is not built, or not loaded, where there is no CUDA; nothing is raised."""
+    folder = Path(launcher.__file__).parents[2]
+    script = "from onepass.plan.launcher import launcher; print(launcher())"
+    ran = run(folder, script)
+    assert ran.stdout.strip() == "None", ran.stderr
