@@ -6,6 +6,7 @@ from torch.utils.checkpoint import checkpoint
 
 import onepass
 from cases import BF16, F32, OPS, SCHEDULES, SHAPES, Case, assert_planned, call, explained, inputs_of, planned, random
+from onepass import handover
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -146,3 +147,15 @@ def test_autocast_leaves_dtypes_alone():
     with torch.autocast("cpu", dtype=BF16):
         assert onepass.rms_norm(x.float(), weight).dtype == F32
         assert onepass.rms_norm(x, weight).dtype == BF16
+
+
+def test_a_first_call_in_inference_mode_leaves_nothing_behind():
+    """What outputs are made from is kept from then on, and must serve calls that record a graph as well."""
+    handover._element.cache_clear()
+    x, weight, residual = random(5, 56).requires_grad_(), random(56).requires_grad_(), random(5, 56, dtype=BF16)
+    with torch.inference_mode():
+        onepass.layer_norm(x, weight, residual=residual)
+    y, total = onepass.layer_norm(x, weight, residual=residual)
+    assert not y.is_inference() and not total.is_inference()
+    (y.sum() + total.sum()).backward()
+    assert x.grad is not None and not x.grad.is_inference() and weight.grad is not None

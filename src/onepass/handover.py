@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -52,7 +53,12 @@ class Place:
 
         It takes half as long as `torch.empty` with a shape, a dtype and a device.
         """
-        return torch.empty((), dtype=dtype, device=self.device).expand(shape)
+        return _element(dtype, self.device).expand(shape)
+
+
+@cache
+def _element(dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.empty((), dtype=dtype, device=device)
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
