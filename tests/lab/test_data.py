@@ -13,6 +13,7 @@ from onepass.lab.data.citation import Citation
 from onepass.lab.data.row import Checked, Conditions, Correctness, Incorrect, Measured, Unsupported, from_json, to_json
 from onepass.lab.data.run import Run, RunError
 from onepass.lab.data.timing import Timing
+from onepass.lab.runner import Local, execute
 
 CASE = Case("rms_norm", "forward", 4096, 4096, "float16")
 RIGHT = Correctness({"y": 1e-4}, {"y": 1e-3})
@@ -148,6 +149,19 @@ def test_a_run_that_was_put_away_compressed_is_read_as_it_stands(tmp_path):
     packed.write_bytes(b"no gzip")
     with pytest.raises(RunError, match=r"rows\.jsonl\.gz cannot be read"):
         run.rows()
+
+
+def test_nothing_is_measured_for_a_run_that_takes_no_rows(tmp_path):
+    run = Run.begin(tmp_path, "kept", header())
+    run.append(ROWS[0])
+    pack(run.path / "rows.jsonl")
+
+    class Never(Local):
+        def measure(self, run, cases):
+            raise AssertionError("measured in vain")
+
+    with pytest.raises(RunError, match="gunzip"):
+        execute(run, Never(), again={case.id for case in run.cases})
 
 
 def test_the_environments_of_a_run_are_each_written_once_compressed_or_not(tmp_path):

@@ -44,6 +44,7 @@ def ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "NVIDIA H200")
     return put
 
 
@@ -65,6 +66,14 @@ def test_a_profile_says_how_the_bytes_compare_with_those_that_must_move(ncu):
     assert found.traffic == pytest.approx(moved / (3 * 4096 * 4096 * 2 + 2 * 4096 * 2))
     assert found.dram_percent == pytest.approx((80.5 * 30 + 40.5 * 10) / 40), "by the time that each kernel took"
     assert from_json(to_json(found)) == found
+
+
+def test_another_gpus_counters_explain_nothing(ncu):
+    ncu(ANSWER)
+    assert isinstance(profile(CASE, "onepass", "NVIDIA H200"), Profiled)
+    found = profile(CASE, "onepass", "NVIDIA B200")
+    assert isinstance(found, Unprofiled)
+    assert found.why == "it was measured on NVIDIA B200, and the GPU here is NVIDIA H200"
 
 
 def test_a_call_that_cannot_be_profiled_says_why(ncu):

@@ -66,7 +66,7 @@ def _sources() -> str:
     """A digest of onepass as it is installed, which holds also where there is no checkout, or an unclean one."""
     package = files("onepass")
     digest = hashlib.sha256()
-    for path in sorted(Path(str(package)).rglob("*.py")):
+    for path in sorted(path for path in Path(str(package)).rglob("*") if path.suffix in (".py", ".c")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 

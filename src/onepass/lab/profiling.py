@@ -59,15 +59,18 @@ def profile_run(
         case = next(case for case in run.cases if case.id == case_id)
         if cannot is None:
             try:
-                run.append_profile(profile(case, backend))
+                run.append_profile(profile(case, backend, row.device))
                 continue
             except CannotProfile as reason:
                 cannot = str(reason)
         run.append_profile(Unprofiled(case_id, backend, cannot))
 
 
-def profile(case: Case, backend: str) -> Profile:
-    """What ncu says of one call. Raises CannotProfile for a reason that would hold for any other call too."""
+def profile(case: Case, backend: str, measured_on: str = "") -> Profile:
+    """What ncu says of one call. Raises CannotProfile for a reason that would hold for any other call too.
+
+    `measured_on` is the GPU whose times the counters are to explain; those of another model would explain nothing.
+    """
     ncu = shutil.which("ncu")
     if ncu is None:
         raise CannotProfile("ncu is not on the PATH: it comes with CUDA, or with Nsight Compute alone")
@@ -75,6 +78,9 @@ def profile(case: Case, backend: str) -> Profile:
 
     if not torch.cuda.is_available():
         raise CannotProfile("there is no CUDA GPU here")
+    here = torch.cuda.get_device_name(0)
+    if measured_on not in ("", here):
+        return Unprofiled(case.id, backend, f"it was measured on {measured_on}, and the GPU here is {here}")
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "ncu.csv"
         command = [

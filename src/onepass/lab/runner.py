@@ -220,7 +220,10 @@ def execute(
     Cases whose ids are in `again` are sampled once more whatever there is of them: `Run.rows` pools the samplings.
     `progress` is entered when a case begins, or when its rows have come, and left when they are on disk.
     """
-    for case, place, rows in executor.measure(run, run.unfinished(again)):
+    unfinished = run.unfinished(again)
+    if unfinished:
+        run.must_take_rows()
+    for case, place, rows in executor.measure(run, unfinished):
         run.append_environment(place)
         with progress(case):
             for row in rows:

@@ -119,11 +119,19 @@ class Run:
         found, damaged = self._read("profiles.jsonl", profile_data.from_json)
         return {(profile.case, profile.backend): profile for profile in found}, damaged
 
-    def _append(self, name: str, fields: dict[str, Any]) -> None:
-        """One line, on disk before this returns. A line that a kill cut off is ended first, and harms no other."""
+    def must_take_rows(self) -> None:
+        """Refuses a run that no row can be added to, before the time is spent that making one takes."""
+        self._open_path("rows.jsonl")
+
+    def _open_path(self, name: str) -> Path:
         path = self._path(name)
         if path.suffix == ".gz":
             raise RunError(f"{path} is compressed: unpack it with gunzip to add to it")
+        return path
+
+    def _append(self, name: str, fields: dict[str, Any]) -> None:
+        """One line, on disk before this returns. A line that a kill cut off is ended first, and harms no other."""
+        path = self._open_path(name)
         with path.open("ab+") as file:
             if file.tell() > 0:
                 file.seek(-1, os.SEEK_END)
