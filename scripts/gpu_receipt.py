@@ -17,6 +17,8 @@ from xml.etree import ElementTree
 Receipt = dict[str, Any]
 
 RECEIPT = Path("evidence/gpu-check.json")
+# The run that speed is held to, and that README's tables show.
+BASELINE = Path("evidence/runs/h200-2026-11-15-b")
 REMEDY = "Run scripts/gpu-check on a machine with a CUDA GPU, or scripts/gpu-check --pending WHY to owe it."
 
 # What decides the behaviour on a GPU: the code, the launch tables, and the tests that were run. The lab only
@@ -92,4 +94,8 @@ def objection(receipt: Receipt | None, root: Path) -> str | None:
         return f"The GPU receipt says passed and counts {tests['failed']} failed tests. {REMEDY}"
     if tests.get("passed", 0) == 0:
         return f"The GPU receipt says passed, but no test passed. {REMEDY}"
+    if slower := receipt.get("speed", {}).get("regressions"):
+        return (
+            f"The GPU receipt names what became slower: {'; '.join(slower)}. Mend it, or make another run the baseline."
+        )
     return None

@@ -42,7 +42,7 @@ def measured(backend, rounds, *, kinds=("gpu",), case=CASE, ceiling=4000.0, **fi
 def run_of(root, run_id, rows, *, environment=GPU, cases=(CASE,)):
     device = "cuda" if "gpu" in environment else "cpu"
     header = {"cases": [case.to_json() for case in cases], "backends": sorted({row.backend for row in rows})}
-    run = Run.begin(root, run_id, header | {"device": device, "environment": environment})
+    run = Run.begin(root, run_id, header | {"device": device, "environment": environment, "baseline": "eager"})
     for row in rows:
         run.append(row)
     return run

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpu_receipt import (
+    BASELINE,
     RECEIPT,
     Receipt,
     count_outcomes,
@@ -139,6 +140,7 @@ def test_no_receipt_is_refused_with_the_remedy(tree):
         {"tests": {"passed": 0, "failed": 0, "skipped": 9}},
         {"tests": {"passed": 9, "failed": 1, "skipped": 0}},
         {"status": "pending"},  # without a reason
+        {"speed": {"baseline": "then", "compared": 1, "regressions": ["rms_norm, 9 % slower"]}},
     ],
 )
 def test_a_receipt_that_proves_nothing_is_refused(tree, fault):
@@ -227,6 +229,44 @@ def test_script_records_a_failure_and_fails(tree):
     assert gpu_check(tree, "--out", str(elsewhere)).returncode == 1
     assert json.loads(elsewhere.read_text())["status"] == "failed"
     assert not (tree / RECEIPT).exists()
+
+
+#: In place of the lab's command: measures whatever, and says of the comparison what it is told to.
+LAB = """
+import json, sys
+def main():
+    if "compare" in sys.argv:
+        assert "--relative" in sys.argv and sys.argv[sys.argv.index("compare") + 1].endswith({baseline!r}), sys.argv
+        print(json.dumps({{"changes": {changes!r}}}))
+        sys.exit({code})
+    assert sys.argv[sys.argv.index("--suite") + 1] == "watch"
+    {measuring}
+"""
+
+
+@pytest.mark.parametrize(
+    ("gpu", "changes", "measuring", "speed"),
+    [
+        ("A GPU", ["noise", "improvement"], "pass", {"compared": 2, "regressions": []}),
+        ("A GPU", ["noise", "regression"], "pass", {"compared": 2, "regressions": ["case 1, as said"]}),
+        ("A GPU", [], "sys.exit('no scipy')", {"skipped": "the lab could not measure, no scipy"}),
+        ("Another", [], "pass", {"skipped": "the baseline was measured on Another, and this is A GPU"}),
+    ],
+)
+def test_script_notices_a_loss_of_speed(tree, gpu, changes, measuring, speed):
+    (tree / BASELINE).mkdir(parents=True)
+    (tree / BASELINE / "run.json").write_text(json.dumps({"environment": {"gpu": gpu}}))
+    told = [{"case": f"case {number}", "change": change, "reason": "as said"} for number, change in enumerate(changes)]
+    slower = "regression" in changes
+    fake = LAB.format(baseline=BASELINE.name, changes=told, code=int(slower), measuring=measuring)
+    (tree / "src/onepass/lab/__init__.py").write_text("")
+    (tree / "src/onepass/lab/cli.py").write_text(fake)
+    ran = gpu_check(tree)
+    assert ran.returncode == int(slower), ran.stdout + ran.stderr
+    assert read_receipt(tree / RECEIPT)["speed"] == {"baseline": BASELINE.name} | speed
+    assert gpu_check(tree, "--verify").returncode == int(slower)
+    assert gpu_check(tree, "--no-speed").returncode == 0
+    assert "speed" not in read_receipt(tree / RECEIPT)
 
 
 @pytest.mark.parametrize("selection", [["-k", "tile"], ["tests/gpu/test_tile.py"]])

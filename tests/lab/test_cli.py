@@ -105,6 +105,8 @@ def test_the_same_run_compared_with_itself_has_no_regression(finished):
         (("--rows", "8", "--cols", "0"), ("cols", "0")),
         (("--rows", "8", "--cols", "8", "--dtype", "int8"), ("dtype", "int8", "bfloat16")),
         (("--device", "tpu"), ("--device", "tpu", "cuda")),
+        (("--random", "-1"), ("--random", "-1")),
+        (("--seed", "3"), ("--seed", "--random")),
         (("--executor", "slurm"), ("--executor", "slurm", "local", "ray")),
         (("--executor", "ray", "--with-profiling"), ("--with-profiling", "--executor local", "ncu")),
         (("--resume",), ("--resume", "--run-id")),

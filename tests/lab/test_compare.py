@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from onepass.lab.data.row import Incorrect, Unsupported
+from onepass.lab.data.run import RunError
 from onepass.lab.judge.compare import compare
 from simulated import CASE, GPU, WRONG, measured, rounds_of, run_of
 
 
-def row_of(time, seed, *, case=CASE, backend="onepass", **how):
-    return measured(backend, rounds_of(time, np.random.default_rng(seed), **how), case=case)
+def row_of(time, seed, *, case=CASE, backend="onepass", device="", **how):
+    return measured(backend, rounds_of(time, np.random.default_rng(seed), **how), case=case, device=device)
 
 
 def changes_of(tmp_path, was, now, **environments):
@@ -118,3 +119,64 @@ def test_what_one_run_lacks_is_named_and_does_not_fail(tmp_path):
 def test_what_else_changed_is_said(tmp_path):
     found = changes_of(tmp_path, [row_of(20, 1)], [row_of(21, 2)], b=GPU | {"packages": {"torch": "2.12.0"}})
     assert found.regressed and "torch differs: 2.11.0 → 2.12.0" in found.notes
+
+
+def relative_of(tmp_path, was, now, **how):
+    """Runs of two machines of one kind: `was` and `now` are the times of onepass and of eager."""
+    runs = []
+    for name, times, seed in (("a", was, 1), ("b", now, 3)):
+        rows = [
+            row_of(times[0], seed, device="NVIDIA H200"),
+            row_of(times[1], seed + 1, backend="eager", device="NVIDIA H200"),
+        ]
+        runs.append(run_of(tmp_path, name, rows, environment=GPU | {"host": name, "gpu_uuid": name}))
+    return compare(*runs, relative=True, **how)
+
+
+def test_runs_of_two_machines_are_compared_by_their_baselines(tmp_path):
+    """The second machine is a tenth slower, and so is everything on it."""
+    found = relative_of(tmp_path / "slower machine", (20, 40), (22, 44))
+    assert [(change.backend, change.change) for change in found.changes] == [("onepass", "noise")]
+    found = relative_of(tmp_path / "slower code", (20, 40), (24, 44))
+    assert found.regressed and found.changes[0].ratio == pytest.approx(24 / 22, rel=0.01)
+    assert "of the baseline: 9.0% slower" in found.changes[0].reason
+    found = relative_of(tmp_path / "faster code", (20, 40), (18, 40))
+    assert [change.change for change in found.changes] == ["improvement"]
+    assert not relative_of(tmp_path / "not asked", (20, 40), (24, 44), only=["quack"]).changes
+
+
+def test_what_a_relative_comparison_cannot_take(tmp_path):
+    h200, b200 = (
+        [row_of(20, 1, device=f"NVIDIA {name}"), row_of(40, 2, backend="eager", device=f"NVIDIA {name}")]
+        for name in ("H200", "B200")
+    )
+    a = run_of(tmp_path, "a", h200)
+    found = compare(a, run_of(tmp_path, "b", b200), relative=True)
+    assert [change.change for change in found.changes] == ["not comparable"] and "B200" in found.changes[0].reason
+    found = compare(a, run_of(tmp_path, "c", h200[:1]), relative=True)
+    assert [change.change for change in found.changes] == ["missing"] and not found.regressed
+    wrong = Incorrect(CASE.id, "onepass", WRONG, "before timing", device="NVIDIA H200")
+    assert compare(a, run_of(tmp_path, "d", [wrong, h200[1]]), relative=True).regressed
+    other = run_of(tmp_path, "e", h200)
+    other.header["baseline"] = "compile"
+    with pytest.raises(RunError, match="different baselines, eager and compile"):
+        compare(a, other, relative=True)
+
+
+def test_noise_alone_fails_no_relative_comparison():
+    """As above, of rows and yardsticks that scatter by as much as presets call a machine's own."""
+    pairs, failed = 200, 0
+    rng = np.random.default_rng(0)
+
+    class Rows:
+        id, environment = "run", GPU
+        header = {"environment": GPU, "baseline": "eager"}  # noqa: RUF012
+
+        def rows(self):
+            names = ("onepass", "eager")
+            found = [measured(name, rounds_of(20, rng, rounds=6, round_noise=0.03)) for name in names]
+            return {(row.case, row.backend): row for row in found}, []
+
+    for _ in range(pairs):
+        failed += compare(Rows(), Rows(), relative=True).regressed
+    assert failed / pairs <= 0.05 + 3 * (0.05 * 0.95 / pairs) ** 0.5

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from onepass.lab.data.case import Case
-from onepass.lab.suite import parse, suite, suites
+from onepass.lab.data.case import DIRECTIONS, DTYPES, OPS, Case
+from onepass.lab.suite import parse, random_cases, suite, suites
 
 
 def shapes(name, **fields):
@@ -28,6 +28,7 @@ def test_every_suite_is_there():
         "cpu",
         "measured",
         "landscape",
+        "watch",
     }
     assert set(suites()) == names
 
@@ -141,3 +142,15 @@ def test_a_malformed_file_is_named_with_the_field(fields, message):
 def test_a_file_that_is_no_json_is_named():
     with pytest.raises(ValueError, match=r"^suites/x\.json: "):
         parse("x", "{")
+
+
+def test_random_cases_are_many_different_ones_and_the_same_by_the_same_seed():
+    cases = random_cases(200, seed=7)
+    assert len(set(cases)) == 200 and cases == random_cases(200, seed=7) and cases != random_cases(200, seed=8)
+    assert cases[:50] == random_cases(50, seed=7)
+    assert {case.op for case in cases} == set(OPS) and {case.direction for case in cases} == set(DIRECTIONS)
+    assert {case.dtype for case in cases} == set(DTYPES)
+    odd = sum(case.cols % 2 for case in cases)
+    assert 30 <= odd <= 70, "a quarter"
+    assert min(case.rows for case in cases) == 1 and max(case.rows for case in cases) > 4096
+    assert max(case.cols for case in cases) > 65536 and max(case.bytes for case in cases) <= 4.1 * 2**28

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import secrets
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
@@ -76,6 +77,8 @@ def run(
     passes: Annotated[Passes, typer.Option("--pass", help="which pass of a single case")] = Passes.both,
     suite: Annotated[list[str] | None, typer.Option(help="a suite's name; may be given again")] = None,
     sweep: Annotated[bool, typer.Option("--include-rmsnorm-shape-sweep", help="add the suite shape-sweep")] = False,
+    random: Annotated[int, typer.Option(help="add so many cases drawn at random, sizes that nobody listed")] = 0,
+    seed: Annotated[int | None, typer.Option(help="of --random; by default another one each time")] = None,
     run_id: Annotated[str | None, typer.Option(help="the run's name; by default the time")] = None,
     resume: Annotated[bool, typer.Option(help="go on with the run of that name")] = False,
     rerun: Annotated[bool, typer.Option(help="sample again what was too noisy or throttled in the run")] = False,
@@ -101,7 +104,7 @@ def run(
         with _executor(by) as chosen:
             place = _device(begun.header["device"] if begun else device, chosen)
             if begun is None:
-                cases = _cases(place, rows, cols, dtype, op, passes, suite or [], sweep)
+                cases = _cases(place, rows, cols, dtype, op, passes, suite or [], sweep, random, seed)
                 header = _header(place, chosen.name, cases, backend or ["all"], baseline, seconds)
                 begun = Run.begin(runs, run_id or _now_id(), header)
             current = begun
@@ -119,12 +122,18 @@ def run(
 
 
 @app.command()
-def compare(a: Path, b: Path, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+def compare(
+    a: Path,
+    b: Path,
+    relative: Annotated[bool, typer.Option(help="by each run's own baseline: for two machines of one kind")] = False,
+    backend: Annotated[list[str] | None, typer.Option(help="a backend that counts; may be given again")] = None,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
     """What changed from run A to run B. Significant regressions make exit code 1, noise never does."""
     from onepass.lab.judge.compare import compare as compared
 
     with in_a_sentence():
-        result = compared(Run.open(a), Run.open(b))
+        result = compared(Run.open(a), Run.open(b), relative=relative, only=backend)
     if as_json:
         print(json.dumps(asdict(result)))
     else:
@@ -233,11 +242,24 @@ def _device(asked: str | None, executor: Executor) -> str:
 
 
 def _cases(
-    device: str, rows: int | None, cols: int | None, dtype: str, op: str, passes: Passes, names: list[str], sweep: bool
+    device: str,
+    rows: int | None,
+    cols: int | None,
+    dtype: str,
+    op: str,
+    passes: Passes,
+    names: list[str],
+    sweep: bool,
+    random: int,
+    seed: int | None,
 ) -> list[Case]:
-    """A single case where rows and columns are given, else suites, else the suite that fits the device."""
-    from onepass.lab.suite import suite
+    """A single case where rows and columns are given, suites, random ones; else the suite that fits the device."""
+    from onepass.lab.suite import random_cases, suite
 
+    if random < 0:
+        raise ValueError(f"--random must be a number of cases, not {random}")
+    if seed is not None and not random:
+        raise ValueError("--seed goes with --random")
     if (rows is None) != (cols is None):
         raise ValueError("--rows and --cols go together")
     found: list[Case] = []
@@ -245,6 +267,10 @@ def _cases(
         directions = ["forward", "backward"] if passes is Passes.both else [passes.value]
         found += [Case(op, direction, rows, cols, dtype) for direction in directions]
     names = names + (["shape-sweep"] if sweep else [])
+    if random:
+        seed = secrets.randbelow(2**32) if seed is None else seed
+        print(f"{random} cases by --seed {seed}", file=sys.stderr)
+        found += random_cases(random, seed)
     if not found and not names:
         names = ["seed"] if device == "cuda" else ["cpu"]
     for name in names:

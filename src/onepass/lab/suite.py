@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -49,6 +51,32 @@ def suite(name: str) -> Suite:
     if name not in suites():
         raise ValueError(f"suite must be one of {', '.join(suites())}, not {name}")
     return suites()[name]
+
+
+#: Of one tensor of a random case: from what a few tokens take to what leaves any L2.
+_RANDOM_BYTES = (1 << 16, 1 << 28)
+_RANDOM_COLS = (32, 131072)
+
+
+def random_cases(count: int, seed: int) -> list[Case]:
+    """Cases that nobody listed: sizes by their logarithm, a quarter of the widths odd, the others as models have them.
+
+    The first cases of a longer list by the same seed are those of a shorter one.
+
+    >>> [case.id for case in random_cases(2, seed=0)] == [case.id for case in random_cases(3, seed=0)][:2]
+    True
+    """
+    draw = random.Random(seed)
+    cases: dict[Case, None] = {}
+    while len(cases) < count:
+        dtype = draw.choice(["bfloat16", "bfloat16", "bfloat16", "float16", "float32"])
+        cols, size = (math.exp(draw.uniform(*map(math.log, span))) for span in (_RANDOM_COLS, _RANDOM_BYTES))
+        unit = draw.choice([1, 8, 64, 128])
+        width = max(unit, int(cols) // unit * unit) if unit > 1 else int(cols) | 1
+        rows = max(1, int(size) // (width * (4 if dtype == "float32" else 2)))
+        op = draw.choice(["rms_norm", "rms_norm", "layer_norm", "add_rms_norm"])
+        cases[Case(op, draw.choice(["forward", "backward"]), rows, width, dtype)] = None
+    return list(cases)
 
 
 def parse(name: str, text: str) -> Suite:

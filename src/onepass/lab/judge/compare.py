@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
 from onepass.lab.data.row import CONTROL_SUFFIX, Incorrect, Measured, Row
-from onepass.lab.data.run import Run
+from onepass.lab.data.run import Run, RunError
 from onepass.lab.judge.judge import PRESETS, Presets, controls_of, deciding_kind
-from onepass.lab.judge.stats import Interval, independent_interval, smallest_effect
+from onepass.lab.judge.stats import Interval, independent_interval, relative_interval, smallest_effect
 
 #: regression, improvement: beyond noise, or no longer (or newly) correct. noise: no change that the runs can tell.
 #: missing: one of the runs has no times for it. not comparable: another machine.
@@ -20,6 +21,8 @@ MACHINE = ("gpu", "host", "cpu", "power_limit", "gpu_uuid", "threads")
 NOT_ALWAYS_RECORDED = ("gpu_uuid", "threads")
 #: The chance that a comparison in which nothing changed names any regression at all, over all of its rows together.
 FALSE_ALARMS = 0.05
+
+Key = tuple[str, str]  # case and backend
 
 
 @dataclass(frozen=True)
@@ -60,11 +63,21 @@ class Comparison:
         return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
 
 
-def compare(a: Run, b: Run, presets: Presets = PRESETS["default"]) -> Comparison:
-    """From run A to run B. Nothing is pooled: a row is compared with its own in the other run."""
+def compare(
+    a: Run, b: Run, presets: Presets = PRESETS["default"], *, relative: bool = False, only: Container[str] | None = None
+) -> Comparison:
+    """From run A to run B. Nothing is pooled: a row is compared with its own in the other run.
+
+    `relative` compares how long rows take by their own run's baseline, and so takes runs of two machines with the same
+    GPU model; it says of a case that one run left out nothing at all. `only` names the backends that count.
+    """
     rows_a, damaged_a = a.rows()
     rows_b, damaged_b = b.rows()
     keys = [key for key in dict.fromkeys([*rows_a, *rows_b]) if not key[1].endswith(CONTROL_SUFFIX)]
+    if only is not None:
+        keys = [key for key in keys if key[1] in only]
+    if relative:
+        return _relative(a, rows_a, b, rows_b, keys, presets)
     timed = sum(isinstance(rows_a.get(key), Measured) and isinstance(rows_b.get(key), Measured) for key in keys)
     confidence = 1 - FALSE_ALARMS / max(1, timed)
     effects = [{case: smallest_effect(found) for case, found in controls_of(rows).items()} for rows in (rows_a, rows_b)]
@@ -82,7 +95,37 @@ def compare(a: Run, b: Run, presets: Presets = PRESETS["default"]) -> Comparison
     return Comparison(a.id, b.id, tuple(changes), (*_software(a, b), *damaged_a, *damaged_b))
 
 
-def _timed(was: Measured, now: Measured, effect: float, confidence: float, presets: Presets) -> Change:
+def _relative(
+    a: Run, rows_a: dict[Key, Row], b: Run, rows_b: dict[Key, Row], keys: list[Key], presets: Presets
+) -> Comparison:
+    baseline = a.header["baseline"]
+    if b.header["baseline"] != baseline:
+        raise RunError(f"the runs have different baselines, {baseline} and {b.header['baseline']}")
+    shared = [key for key in keys if key in rows_a and key in rows_b and key[1] != baseline]
+    confidence = 1 - FALSE_ALARMS / max(1, len(shared))
+    changes = []
+    for case, backend in shared:
+        was, now = rows_a[case, backend], rows_b[case, backend]
+        yardsticks = rows_a.get((case, baseline)), rows_b.get((case, baseline))
+        if was.device != now.device:
+            changes.append(Change(case, backend, "not comparable", f"measured on {was.device} and {now.device}"))
+        elif isinstance(was, Measured) and isinstance(now, Measured):
+            changes.append(_timed(was, now, presets.between_machines, confidence, presets, yardsticks))
+        else:
+            changes.append(_untimed(case, backend, was, now))
+    return Comparison(a.id, b.id, tuple(changes), tuple(_software(a, b)))
+
+
+def _timed(
+    was: Measured,
+    now: Measured,
+    effect: float,
+    confidence: float,
+    presets: Presets,
+    yardsticks: tuple[Row | None, Row | None] | None = None,
+) -> Change:
+    """By the clock, or, with yardsticks, by how long something else takes in the same run."""
+
     def change(name: str, reason: str, interval: Interval | None = None) -> Change:
         bounds = [None if number is None or not math.isfinite(number) else number for number in interval or [None] * 3]
         return Change(now.case, now.backend, name, reason, *bounds)
@@ -93,14 +136,23 @@ def _timed(was: Measured, now: Measured, effect: float, confidence: float, prese
     for row, name in ((was, "A"), (now, "B")):
         if row.throttled:
             return change("noise", f"the GPU was held back in {name} ({', '.join(row.throttled)}): not evidence")
-    interval = independent_interval(now.timings[kind].rounds, was.timings[kind].rounds, confidence=confidence)
+    times = f"{was.timings[kind].p50:,.2f} → {now.timings[kind].p50:,.2f} µs of {kind} time"
+    if yardsticks is None:
+        interval = independent_interval(now.timings[kind].rounds, was.timings[kind].rounds, confidence=confidence)
+    else:
+        by_a, by_b = yardsticks
+        if not isinstance(by_a, Measured) or not isinstance(by_b, Measured):
+            return change("missing", "a run has no times of its baseline on this case")
+        pair_a = was.timings[kind].rounds, by_a.timings[kind].rounds
+        pair_b = now.timings[kind].rounds, by_b.timings[kind].rounds
+        interval = relative_interval(pair_a, pair_b, confidence=confidence)
+        times += f", {by_a.timings[kind].p50:,.2f} → {by_b.timings[kind].p50:,.2f} of the baseline"
     for row, name in ((was, "A"), (now, "B")):
         timing = row.timings[kind]
         if len(timing.rounds) < presets.rounds:
             return change("noise", f"{name} has too few rounds ({len(timing.rounds)} of {presets.rounds})", interval)
         if not timing.noise <= presets.noise:
             return change("noise", f"{name}'s samples scatter by {timing.noise:.0%} of their median", interval)
-    times = f"{was.timings[kind].p50:,.2f} → {now.timings[kind].p50:,.2f} µs of {kind} time"
     if not interval.low > 1 and not interval.high < 1:
         return change("noise", f"{times}: within the runs' scatter", interval)
     if not abs(interval.ratio - 1) > effect:

@@ -39,6 +39,8 @@ class Presets:
     unreasonable: float = 50.0
     #: Between two runs of the same code: other placement in memory, another process, another hour.
     between_runs: float = 0.02
+    #: Between two machines of the same kind, each measured by its own baseline: other silicon, another memory layout.
+    between_machines: float = 0.04
 
 
 PRESETS = {
@@ -52,6 +54,7 @@ PRESETS = {
         above_ceiling=0.05,
         unreasonable=20.0,
         between_runs=0.03,
+        between_machines=0.06,
     ),
 }
 

@@ -64,6 +64,24 @@ def independent_interval(
     return _interval([_log_medians(slower), -_log_medians(faster)], confidence, resamples, seed)
 
 
+def relative_interval(
+    was: tuple[Rounds, Rounds], now: tuple[Rounds, Rounds], *, confidence: float = 0.95, resamples: int = RESAMPLES
+) -> Interval:
+    """How many times as long something takes now as it did, measured by a yardstick that took turns with it.
+
+    Both are pairs of rounds, the thing's and the yardstick's. What makes one machine slower than another cancels within
+    a pair, so the two may come from two machines of the same kind.
+
+    >>> relative_interval(([[10.0]] * 5, [[20.0]] * 5), ([[11.0]] * 5, [[22.0]] * 5)).ratio
+    1.0
+    """
+    terms = []
+    for rounds, yardstick in (now, was):
+        paired = min(len(rounds), len(yardstick))
+        terms.append(_log_medians(rounds[:paired]) - _log_medians(yardstick[:paired]))
+    return _interval([terms[0], -terms[1]], confidence, resamples, 0)
+
+
 def smallest_effect(control: Interval) -> float:
     """The smallest relative difference that a run can tell, by its A/A control: one backend under two names.
 
