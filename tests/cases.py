@@ -12,7 +12,7 @@ from torch import Tensor
 import onepass
 from onepass.explain import Explanation
 from onepass.plan import planner
-from onepass.plan.planner import Thresholds, Tile
+from onepass.plan.thresholds import Thresholds, Tile
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 OPS = ("rms_norm", "layer_norm")

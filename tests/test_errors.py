@@ -66,7 +66,7 @@ REFUSED = {
     "dx that does not fit over dy": (
         {"inplace_backward": True, "out_dtype": BF16}, "inplace_backward", ["torch.bfloat16", "torch.float32", "False"]
     ),
-    "autotune": ({"autotune": True}, "autotune", ["True", "None"]),
+    "autotune": ({"autotune": "fast"}, "autotune", ["fast", "None"]),
 }  # fmt: skip
 #: The same for what is not even a tensor.
 NOT_TENSORS = {

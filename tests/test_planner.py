@@ -14,9 +14,24 @@ H200 = Device("H200", sms=132, registers=65536, shared=233472, cooperative=True)
 ALONE = replace(H200, name="no cooperation", cooperative=False)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 ALIGNS = (1, 2, 4, 8, 16)
-#: Every column count up to 300, then around each power of two and at odd places, up to and past the widest in use.
+#: Every column count up to 300, every 24th up to 2,100 (where rows go from several a tile to one), then around each
+#: power of two and at odd places, up to and past the widest in use.
 COLS = sorted(
-    {*range(1, 301), 1000, 2049, 3000, 5120, 11008, 65535, 100_000, 262_144, 300_000, 1_000_000, 5_000_000}
+    {
+        *range(1, 301),
+        *range(304, 2100, 24),
+        1000,
+        2049,
+        3000,
+        5120,
+        11008,
+        65535,
+        100_000,
+        262_144,
+        300_000,
+        1_000_000,
+        5_000_000,
+    }
     | {2**power + step for power in range(8, 20) for step in (-1, 0, 1)}
 )
 norms = pytest.mark.parametrize("centred", [False, True], ids=["rms_norm", "layer_norm"])

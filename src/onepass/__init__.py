@@ -3,6 +3,7 @@
 from onepass.explain import explain
 from onepass.functional import layer_norm, rms_norm
 from onepass.modules import LayerNorm, RMSNorm
+from onepass.tune import tune
 
 __version__ = "0.1.0"
-__all__ = ["LayerNorm", "RMSNorm", "explain", "layer_norm", "rms_norm"]
+__all__ = ["LayerNorm", "RMSNorm", "explain", "layer_norm", "rms_norm", "tune"]

@@ -87,11 +87,8 @@ def _norm(options: Options) -> Norm:
         raise ValueError(f"eps must be positive and finite, not {options.eps!r}")
     if not math.isfinite(options.offset):
         raise ValueError(f"offset must be finite, not {options.offset!r}")
-    if options.autotune not in (None, False):
-        raise ValueError(
-            f"autotune must be None or False, not {options.autotune!r}: this version plans from its own tables "
-            "and does not search at run time"
-        )
+    if options.autotune not in (None, False, True):
+        raise ValueError(f"autotune must be None, False or True, not {options.autotune!r}")
     return Norm(options.centred, float(options.eps), float(options.offset), CASTS[options.cast], options.round_residual)
 
 

@@ -11,6 +11,7 @@ from onepass.autograd import apply_directly
 from onepass.checks import Options, checked
 from onepass.forward import Forward
 from onepass.plan import planner
+from onepass.search import may_search, search
 
 #: Calls seen so far: a handful in training, one for each number of tokens in a server. Past the limit we start over.
 _calls: dict[Any, Forward] = {}
@@ -35,6 +36,9 @@ def call_of(
         raise
     if call is None:
         norm, problem = checked(options, x, weight, bias, residual)
+        if may_search(options, x):
+            search(options, x, weight, bias, residual)
+            key = (options, planner.generation(), *key[2:])  # what was found is in force from here on
         if len(_calls) >= MAX_CALLS:
             _calls.clear()
         call = _calls[key] = Forward(norm, problem, x, residual, options.inplace_backward)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from onepass.plan.planner import Plan
 
 #: The operations, and the eps each one has by default.
-_EPS = {"rms_norm": 1e-6, "layer_norm": 1e-5}
+EPS = {"rms_norm": 1e-6, "layer_norm": 1e-5}
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ def explain(
         rms_norm of 4 rows x 64 columns, torch.float32 to torch.float32, on cpu
           computed in plain PyTorch
     """
-    if op not in _EPS:
-        raise ValueError(f"op must be one of {', '.join(map(repr, _EPS))}, not {op!r}")
-    asked = Options(**({"centred": op == "layer_norm", "eps": _EPS[op]} | options))
+    if op not in EPS:
+        raise ValueError(f"op must be one of {', '.join(map(repr, EPS))}, not {op!r}")
+    asked = Options(**({"centred": op == "layer_norm", "eps": EPS[op]} | options))
     norm, problem = checked(asked, x, weight, bias, residual)
     if route_of(x, weight, bias, residual) is REFERENCE:
         rows = x.numel() // max(1, problem.cols)

@@ -48,7 +48,9 @@ def rms_norm(
             is wrong wherever that gradient is used again: when the output also feeds something else whose backward
             keeps it, with hooks or `retain_grad` on the output, or a second backward over the same graph.
             Ignored under torch.compile, which plans memory itself.
-        autotune: reserved for a search at run time; None or False.
+        autotune: search, at the first call of a problem (shape but for the rows, dtypes, options), for the fastest
+            plan on this GPU, and keep it on disk; takes up to a minute. False never searches; None does so where
+            `ONEPASS_AUTOTUNE=1` is set. Whichever it is, what was found before is used.
 
     Returns:
         `y`, or `(y, x + residual)` with a residual or a `residual_dtype`.

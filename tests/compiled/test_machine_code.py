@@ -85,7 +85,7 @@ def stack_bytes(kernel: Any, folder: Path) -> int:
 
 @both
 @pytest.mark.parametrize("dtype", [BF16, F32], ids=["bf16", "fp32"])
-@pytest.mark.parametrize("cols", [64, 100, 127, 128, 200, 384, 512, 768, 1000, 1536])
+@pytest.mark.parametrize("cols", [64, 100, 127, 128, 200, 384, 512, 520, 768, 1000, 1100, 1536])
 def test_a_row_is_laid_over_the_same_threads_whatever_the_number_of_rows(compiled, cols, dtype, norm):
     one, many = (row_layouts(compile_forward(norm, rows, cols, dtype)) for rows in (1, 4096))
     assert one == many

@@ -19,7 +19,7 @@ from gpu.cases import streaming
 PROBLEMS: list[tuple[str, str, str, tuple[int, ...]]] = [
     ("few short rows", "tile", "few", (37, 100)),
     ("few odd rows", "tile", "few", (35, 1001)),
-    ("few rows in blocks", "tile", "few", (35, 5001)),
+    ("few rows in blocks", "tile", "few", (35, 3001)),
     ("few rows and heads", "tile", "few", (35, 3, 100)),
     ("many short rows", "tile", "tile", (4101, 100)),
     ("odd rows", "tile", "tile", (335, 1001)),

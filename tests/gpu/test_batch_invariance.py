@@ -12,7 +12,7 @@ BF16, FP32 = torch.bfloat16, torch.float32
 #: Below 4,096 rows short rows take a smaller tile.
 ROW_COUNTS = (1, 7, 16, 129, 255, 300, 4096)
 BLOCK_ROWS = (64, 128, 256, 384, 512)
-ONE_ROW = (768, 1000, 1152, 2048, 4096)
+ONE_ROW = (520, 768, 1000, 1100, 1152, 2048, 4096)  # or several; 520 and 1,100 leave much of a last block empty
 WIDE = (5120, 8192, 16384, 32768)
 SPLIT = (131072,)
 ODD = (100, 127)  # rows that need not begin at 16 bytes, and do not in bf16

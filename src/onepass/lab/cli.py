@@ -174,6 +174,38 @@ def profile(
     print(made)
 
 
+@app.command()
+def tune(
+    suite: Annotated[list[str] | None, typer.Option(help="a suite's name; may be given again")] = None,
+    random: Annotated[int, typer.Option(help="and so many cases drawn at random")] = 0,
+    seed: Annotated[int | None, typer.Option(help="of --random; by default another one each time")] = None,
+    again: Annotated[bool, typer.Option(help="also what is tuned already")] = False,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """Search for the fastest plans on this GPU, keep them for every later call, and say how good the planner was."""
+    from onepass.lab.runner import Local
+    from onepass.lab.tuning import tune_cases
+
+    with in_a_sentence():
+        _device("cuda", Local())
+        names = suite or ([] if random else ["models"])
+        cases = _cases("cuda", None, None, "bfloat16", "rms_norm", Passes.both, names, False, random, seed)
+
+        def tell(number: int, case: Case) -> None:
+            print(f"[{number}/{len(cases)}] {case.id}", file=sys.stderr, flush=True)
+
+        tuned = tune_cases(cases, again, tell)
+    if as_json:
+        print(json.dumps([asdict(found) for found in tuned.found]))
+        return
+    table = Table("problem", "won", "us", "planner's", "gain", box=None)
+    for found in tuned.found:
+        won = f"{found.schedule}: {found.tile.rows} x {found.tile.block or found.tile.cols}, {found.tile.warps} warps"
+        table.add_row(found.signature, won, f"{found.us:,.1f}", f"{found.model_us:,.1f}", f"{tuned.gain(found):.1%}")
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    print(tuned)
+
+
 @decisions.command()
 def check(
     directory: Annotated[Path, typer.Argument(help="where the records are")] = Path("evidence/decisions"),

@@ -1,4 +1,8 @@
-"""Problem to Plan: which schedule, which tile, how many programs. Every threshold lives here, by name, with its reason.
+"""Problem to Plan: which schedule, which tile, how many programs.
+
+What is chosen by width alone is a Choice: from the table of what was tuned (table.py), else by the thresholds
+(thresholds.py), which are the model for every width and GPU that nobody tuned. The number of rows then makes a Plan
+of it.
 
 The forward is batch-invariant: schedule, threads a row and elements a thread follow from the columns, dtypes and
 alignment alone. The row count chooses how many rows a program takes and how many programs there are, nothing else,
@@ -14,7 +18,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from onepass.plan import table
 from onepass.plan.device import Device
+from onepass.plan.thresholds import Thresholds, Tile
 from onepass.spec import Problem
 
 
@@ -48,129 +54,16 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Tile:
-    """A tile for rows of up to `cols` columns of 16 bits, or a slice of `cols` columns of a wider row."""
+class Choice:
+    """How the rows of a problem are worked on, however many they are."""
 
-    cols: int
-    rows: int
-    warps: int
-    programs_per_sm: int | None = None  # that walk the tiles; None: a program for each tile
-    stages: int = 1
-    block: int | None = None  # columns of a block; None: the row is one block
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    """The numbers come from sweeps on an H200, bf16, cold L2; docs/lab-notes.md has the times."""
-
-    #: From this many rows on, a tile of several rows is the full one of the tables below: one short row is too little
-    #: work for a program (Liger's PR #1238 found 40 to 80 % there). With fewer rows it is the smallest tile that gives
-    #: each thread one vector, which spreads a small problem over more SMs.
-    block_row_min_rows: int = 4096
-
-    #: RMSNorm forward: a program for each tile, which the GPU hands out better than they walk. Blocks are as narrow as
-    #: keeps every thread loading 16 bytes, so that little of the last one is beyond the row.
-    forward_tiles: tuple[Tile, ...] = (
-        Tile(64, 16, 4),
-        Tile(128, 16, 4),
-        Tile(256, 16, 4, block=128),
-        Tile(512, 4, 4, block=128),
-        Tile(1024, 8, 4, block=256),
-        Tile(1536, 2, 2, block=256),
-        Tile(3072, 1, 4, block=1024),
-        Tile(4096, 1, 8, block=2048),
-        Tile(5120, 1, 4, block=1024),
-        Tile(12288, 1, 8, block=2048),
-        Tile(16384, 1, 16, block=4096),
-    )
-    #: LayerNorm forward: its second sum waits for its first, so fewer warps, which then wait for fewer others.
-    centred_forward_tiles: tuple[Tile, ...] = (
-        Tile(64, 16, 1),
-        Tile(128, 16, 2),
-        Tile(256, 8, 2, block=128),
-        Tile(512, 4, 2, block=128),
-        Tile(1024, 1, 1, block=256),
-        Tile(2048, 1, 1, block=256),
-        Tile(8192, 1, 4, block=1024),
-    )
-    #: Rows of 16-bit elements that begin at odd addresses are loaded element by element, so a block is as wide as its
-    #: threads, and there are as many warps as leave each thread about this many: 21.8 us against 25.2 at 4,093 x 4,099,
-    #: LayerNorm 24.7 against 33.9. Shorter rows than these stay with several to a tile.
-    single_elements: int = 33
-    single_min_cols: int = 513
-
-    #: Elements of an input, forward and backward, from which on a thread keeps them packed: below, registers are not
-    #: what limits a program, and widening them again costs (LayerNorm's backward of 4,096 columns, 32 elements: 205 us
-    #: against 219). With 64 it pays (RMSNorm's of 16,384, one block: 798 against 1,200); between them was not compared.
-    packed_elements: tuple[int, int] = (32, 40)
-
-    #: Wider rows are walked by one program of so many warps, as long as the rows in flight, one a program, fit the L2
-    #: with what is written: 252 us against 291 shared at 8,192 x 32,768, 520 against 540 at 8,192 x 65,536.
-    streams: tuple[Tile, ...] = (Tile(16384, 1, 16, block=4096), Tile(65536, 1, 32, block=8192))
-    #: And from there on programs share a row, a slice each. Wider slices mean fewer programs to wait for: 552 us
-    #: against 577 with slices of 2,048 at 2,048 x 262,144. LayerNorm's hold more and do not gain.
-    forward_slice: Tile = Tile(8192, 1, 8, 2, 3)
-    centred_forward_slice: Tile = Tile(2048, 1, 2, 6, 3)
-
-    #: Backward: the tile's rows times columns is also the size of dW's accumulator in registers. One warp where it can
-    #: hold the row: it waits for no other.
-    backward_tiles: tuple[Tile, ...] = (
-        Tile(64, 32, 8, 2, 4),
-        Tile(128, 16, 8, 2, 4),
-        Tile(256, 4, 1, 8, 3, block=128),
-        Tile(384, 2, 1, 8, 3, block=128),
-        Tile(512, 4, 2, 4, 4),
-        Tile(768, 1, 1, 8, 3, block=256),
-        Tile(1024, 2, 2, 4, 3),
-        Tile(2048, 1, 2, 4, 3, block=512),
-        Tile(3072, 2, 4, 2, 3, block=1024),
-        Tile(4096, 2, 8, 1, 3),
-        Tile(5120, 1, 4, 2, 3, block=1024),
-        Tile(6144, 1, 8, 1, 3, block=2048),
-        Tile(8192, 1, 16, 1, 3),
-        Tile(16384, 1, 8, 1, 3, block=2048),
-    )
-    #: LayerNorm's accumulates dB too. With 16 warps it spills at 8,192 columns: 262 us against 203 with 8, at 16,384
-    #: rows. One stage more hides its second sum: 198 us against 205 at 4,096 columns, 300 against 334 at 6,144.
-    centred_backward_tiles: tuple[Tile, ...] = (
-        *backward_tiles[:4],
-        Tile(512, 2, 1, 8, 4),
-        *backward_tiles[5:9],
-        Tile(4096, 2, 8, 1, 4),
-        Tile(5120, 1, 4, 2, 3, block=1024),
-        Tile(6144, 1, 8, 1, 4, block=2048),
-        Tile(16384, 1, 8, 1, 3, block=2048),
-    )
-    #: RMSNorm's, of rows at odd addresses, as for the forward above: 42 us against 52 at 4,093 x 4,099. LayerNorm takes
-    #: the first alone: its sums leave no room for as many warps.
-    single_backward_tiles: tuple[Tile, ...] = (Tile(1024, 1, 1, 8, 3, block=256), Tile(5120, 1, 8, 2, 3, block=512))
-    #: What a program may hold of a row: x, dy, weight, and dW and dB in fp32, of the 256 KiB of an SM's registers.
-    backward_row_bytes: int = 180 << 10
-    backward_slice: Tile = Tile(2048, 1, 2, 4, 3)
-
-    #: Up to so many rows, programs for dx and programs for dW read the same rows in one launch, and there are no
-    #: partials to sum: 3.3 us against 5.9 at 128 x 4,096, 2.1 against 5.5 at 1 x 8,192. From 1,024 rows on the
-    #: second reading costs more than the second launch.
-    few_rows: int = 256
-    few_row: Tile = Tile(16384, 1, 8, block=2048)
-    few_columns: Tile = Tile(32, 16, 8)
-
-    #: Stream, where programs cannot share a row: columns that a program takes at a time.
-    stream_block: int = 4096
-    stream_warps: int = 8
-    #: Column sums for dW in the stream schedule.
-    stream_affine: Tile = Tile(256, 8, 4, 4, 1)
-
-    #: The sum of partials: tiles of so many elements, all of which are loaded at once, and as narrow as gives about
-    #: this many programs, because few columns must still fill the GPU (8 columns a tile: 20.0 us against 23.4 for the
-    #: whole backward of 32,768 x 256).
-    partials_elements: int = 8192
-    partials_programs: int = 128
-    partials_blocks: tuple[int, int] = (8, 32)
-    partials_warps: int = 8
+    schedule: str  # "tile", "split" or "stream"
+    tile: Tile
 
 
 _thresholds = Thresholds()
+_overridden = False
+_forced: dict[str, Choice] = {}
 _generation = 0
 _generations = itertools.count(1)
 
@@ -180,21 +73,43 @@ def thresholds() -> Thresholds:
 
 
 def generation() -> int:
-    """Which set of thresholds is in force: whoever keeps plans keeps them under this number."""
+    """Which set of thresholds and tuned choices is in force: whoever keeps plans keeps them under this number."""
     return _generation
+
+
+def renew() -> None:
+    """Plans that were made so far are no longer those that would be made."""
+    global _generation
+    _generation = next(_generations)
 
 
 @contextmanager
 def override(**changes: object) -> Iterator[Thresholds]:
     """Plan with other thresholds for a while: for tests that aim at one schedule, and for measurements."""
-    global _thresholds, _generation
-    before = _thresholds, _generation
+    global _thresholds, _generation, _overridden
+    before = _thresholds, _generation, _overridden
     _thresholds = replace(_thresholds, **changes)  # type: ignore[arg-type]
-    _generation = next(_generations)
+    _generation, _overridden = next(_generations), True  # and tuned choices do not count
     try:
         yield _thresholds
     finally:
-        _thresholds, _generation = before
+        _thresholds, _generation, _overridden = before
+
+
+@contextmanager
+def force(direction: str, choice: Choice) -> Iterator[None]:
+    """Plan by this choice for a while: for a search."""
+    global _generation
+    before = _forced.get(direction), _generation
+    _forced[direction], _generation = choice, next(_generations)
+    try:
+        yield
+    finally:
+        _generation = before[1]
+        if before[0] is None:
+            del _forced[direction]
+        else:
+            _forced[direction] = before[0]
 
 
 def power_of_two(number: int) -> int:
@@ -203,19 +118,28 @@ def power_of_two(number: int) -> int:
 
 
 def forward_plan(problem: Problem, device: Device, centred: bool, align: int) -> Plan:
+    choice = _tuned("forward", problem, device, centred, align) or forward_choice(problem, centred, align)
+    tile = choice.tile
+    if choice.schedule == "tile":
+        return _tiles(problem, _batch_invariant(problem, tile, align))
+    if choice.schedule == "stream":
+        return Plan("stream", 1, _block(tile, problem.cols), tile.warps, problem.rows * problem.lanes)
+    return _wide(problem, device, tile, problem.x.itemsize + _itemsize(problem.residual))
+
+
+def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
+    """By the thresholds."""
     t = _thresholds
     # A sum with the residual is held in fp32.
     held = problem.x.itemsize if problem.residual is None else 4
     tile = _fitting(t.centred_forward_tiles if centred else t.forward_tiles, problem.cols * held // 2)
     if tile is not None:
-        if _is_single(problem.cols, problem.x, align):
-            tile = _single(problem.cols)
-        return _tiles(problem, _batch_invariant(problem, tile, align), align)
+        single = _is_single(problem.cols, problem.x, align)
+        return Choice("tile", _single(problem.cols) if single else _snug(tile, problem.cols, align))
     stream = _fitting(t.streams, problem.cols)
     if stream is not None:
-        return Plan("stream", 1, _block(stream, problem.cols, align), stream.warps, problem.rows * problem.lanes)
-    column = problem.x.itemsize + _itemsize(problem.residual)
-    return _wide(problem, device, t.centred_forward_slice if centred else t.forward_slice, column)
+        return Choice("stream", _snug(stream, problem.cols, align))
+    return Choice("split", t.centred_forward_slice if centred else t.forward_slice)
 
 
 def row_counts_apart() -> tuple[int, ...]:
@@ -226,18 +150,50 @@ def row_counts_apart() -> tuple[int, ...]:
 def backward_plan(problem: Problem, device: Device, centred: bool, align: int, may_read_twice: bool) -> Plan:
     """`may_read_twice`: some programs may still read what others are done with, so nothing may be written over it."""
     t = _thresholds
-    cols = problem.cols * max(problem.y.itemsize, problem.h.itemsize) // 2
-    few = problem.rows * problem.lanes <= t.few_rows and cols <= t.few_row.cols and not problem.per_lane
-    if few and may_read_twice:
-        return _tiles(problem, t.few_row, align, "few")
+    few = problem.rows * problem.lanes <= t.few_rows and _columns(problem) <= t.few_row.cols and not problem.per_lane
+    if few and may_read_twice and not _forced:
+        return _tiles(problem, _snug(t.few_row, problem.cols, align), "few")
+    choice = _tuned("backward", problem, device, centred, align) or backward_choice(problem, centred, align)
+    column = problem.y.itemsize + problem.h.itemsize + _itemsize(problem.sum)
+    if choice.schedule == "tile":
+        return _walk(problem, device, choice.tile, column)
+    return _wide(problem, device, choice.tile, column)
+
+
+def backward_choice(problem: Problem, centred: bool, align: int) -> Choice:
+    """By the thresholds."""
+    t = _thresholds
+    cols = _columns(problem)
     tile = _fitting(t.centred_backward_tiles if centred else t.backward_tiles, cols)
     if _is_single(problem.cols, problem.h, align):
         tile = _fitting(t.single_backward_tiles[: 1 if centred else None], cols) or tile
-    column = problem.y.itemsize + problem.h.itemsize
-    held = problem.cols * (column + _itemsize(problem.weight) + (8 if centred else 4))
-    if tile is not None and held <= t.backward_row_bytes:
-        return _walk(problem, device, tile, align, column + _itemsize(problem.sum))
-    return _wide(problem, device, t.backward_slice, column + _itemsize(problem.sum))
+    column = problem.y.itemsize + problem.h.itemsize + _itemsize(problem.weight) + (8 if centred else 4)
+    if tile is not None and problem.cols * column <= t.backward_row_bytes:
+        return Choice("tile", _snug(tile, problem.cols, align))
+    return Choice("split", t.backward_slice)
+
+
+def signature(direction: str, problem: Problem, centred: bool, align: int) -> str:
+    """What a tuned choice holds for: all that a kernel is compiled for, but rows and lanes."""
+    dtypes = (problem.x, problem.y, problem.weight, problem.bias, problem.residual, problem.sum)
+    names = " ".join("-" if dtype is None else str(dtype).removeprefix("torch.") for dtype in dtypes)
+    heads = " heads" if problem.per_lane else ""
+    return f"{'layer_norm' if centred else 'rms_norm'} {direction} {problem.cols} {names} align{align}{heads}"
+
+
+def _tuned(direction: str, problem: Problem, device: Device, centred: bool, align: int) -> Choice | None:
+    """What is forced for now, or stands in the table."""
+    if direction in _forced:
+        return _forced[direction]
+    if _overridden:
+        return None
+    entry = table.find(device.name, signature(direction, problem, centred, align))
+    return None if entry is None else Choice(entry.schedule, entry.tile)
+
+
+def _columns(problem: Problem) -> int:
+    """Of 16 bits, as the backward's tables count them."""
+    return problem.cols * max(problem.y.itemsize, problem.h.itemsize) // 2
 
 
 def is_packed(plan: Plan, align: int, backward: bool) -> bool:
@@ -266,7 +222,7 @@ def _batch_invariant(problem: Problem, tile: Tile, align: int) -> Tile:
     # Rows that do not begin at 16 bytes keep the full tile: how the compiler lays these out depends on their number.
     if tile.rows == 1 or problem.rows >= _thresholds.block_row_min_rows or align < vector:
         return tile
-    block = _block(tile, problem.cols, align)
+    block = _block(tile, problem.cols)
     # What a thread holds side by side: a vector, or what the full tile leaves it.
     vector = min(vector, max(1, tile.rows * block // (32 * tile.warps)))
     # The compiler spreads a row over as many threads as it has vectors, but no further than the program's warps reach.
@@ -275,26 +231,34 @@ def _batch_invariant(problem: Problem, tile: Tile, align: int) -> Tile:
     return replace(tile, rows=min(tile.rows, max(1, 32 * warps * vector // block)), warps=warps)
 
 
-def _block(tile: Tile, cols: int, align: int) -> int:
-    """The tile's block, or a narrower one where less of the last block would be beyond a single row."""
-    block = min(power_of_two(cols), tile.block or tile.cols)
+def _snug(tile: Tile, cols: int, align: int) -> Tile:
+    """The tile, with a narrower block where less of the last one would then be beyond the row.
+
+    For tiles of a single row: where several are for many rows and fewer for few, both must have the same block.
+    """
+    if tile.rows > 1 or align < 4:
+        return tile
+    block = _block(tile, cols)
     # Down to four elements a thread: 61 us against 68 at 8,192 x 4,100, LayerNorm's backward. Narrower loads cost more
     # than the padding, and rows that are loaded in narrower pieces anyway gain nothing.
     narrower = itertools.takewhile(lambda width: width >= 128 * tile.warps, (block >> n for n in range(1, 16)))
-    widths = [block, *narrower] if tile.rows == 1 and align >= 4 else [block]
-    return min(widths, key=lambda width: max(cols // 8, -cols % width))
+    return replace(tile, block=min([block, *narrower], key=lambda width: max(cols // 8, -cols % width)))
 
 
-def _tiles(problem: Problem, tile: Tile, align: int, schedule: str = "tile") -> Plan:
+def _block(tile: Tile, cols: int) -> int:
+    return min(power_of_two(cols), tile.block or tile.cols)
+
+
+def _tiles(problem: Problem, tile: Tile, schedule: str = "tile") -> Plan:
     """A program for each tile of a lane."""
-    block = _block(tile, problem.cols, align)
+    block = _block(tile, problem.cols)
     programs = _cdiv(problem.rows, tile.rows) * problem.lanes
     return Plan(schedule, tile.rows, block, tile.warps, programs, _cdiv(problem.cols, block))
 
 
-def _walk(problem: Problem, device: Device, tile: Tile, align: int, column: int) -> Plan:
+def _walk(problem: Problem, device: Device, tile: Tile, column: int) -> Plan:
     """The tile schedule, with programs that walk the tiles of a lane. `column` is the bytes read for one element."""
-    plan = _tiles(problem, tile, align)
+    plan = _tiles(problem, tile)
     per_sm = tile.programs_per_sm or 1
     programs = max(1, min(plan.programs // problem.lanes, device.sms * per_sm // problem.lanes))
     stages = _stages_that_fit(tile, per_sm, plan.rows * plan.blocks * plan.block * column, device)

@@ -1,0 +1,77 @@
+"""What a search tries: the schedules and tiles that a problem could take, within what a thread and an SM can hold.
+
+Rules here only keep out what cannot win or cannot run; which one wins is measured (tuning.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from onepass.plan.device import Device
+from onepass.plan.planner import Choice, backward_choice, forward_choice, power_of_two
+from onepass.plan.thresholds import Tile
+from onepass.spec import Problem
+
+WARPS = (1, 2, 4, 8, 16)
+#: Blocks of a row, which the compiler unrolls.
+MOST_BLOCKS = 9
+#: Elements of each input that a thread holds: below, a program is mostly overhead, above, it spills.
+HELD = (8, 64)
+#: What a row's blocks may reach beyond it, as a share of the row.
+PADDING = 0.35
+#: Columns up to which a program may take several rows.
+SHORT = 1024
+
+
+def forward_candidates(problem: Problem, device: Device, centred: bool, align: int) -> list[Choice]:
+    """The model's own choice first."""
+    found = [forward_choice(problem, centred, align)]
+    held_bytes = problem.x.itemsize if problem.residual is None else 4
+    if problem.cols * held_bytes <= 32768 * 2:
+        for rows in (1, 2, 4, 8, 16) if problem.cols <= SHORT else (1,):
+            found += [Choice("tile", tile) for tile in _tiles(problem, align, rows)]
+    if problem.cols >= 8192:
+        for block, warps in product((4096, 8192, 16384), (16, 32)):
+            if 8 <= block // (32 * warps) <= 16:
+                found.append(Choice("stream", Tile(problem.cols, 1, warps, block=block)))
+    if problem.cols >= 32768 and device.cooperative and not problem.per_lane:
+        found += _slices(stages=(3,))
+    return list(dict.fromkeys(found))
+
+
+def backward_candidates(problem: Problem, device: Device, centred: bool, align: int) -> list[Choice]:
+    """The model's own choice first."""
+    found = [backward_choice(problem, centred, align)]
+    column = problem.y.itemsize + problem.h.itemsize
+    for rows in (1, 2, 4) if problem.cols <= SHORT else (1, 2) if problem.cols <= 4096 else (1,):
+        for tile, per_sm, stages in product(_tiles(problem, align, rows), (1, 2, 4, 8), (2, 3, 4)):
+            in_flight = per_sm * (stages - 1) * rows * problem.cols * column
+            if 4 <= tile.warps * per_sm <= 16 and in_flight <= device.shared * 0.95:
+                walking = Tile(tile.cols, rows, tile.warps, per_sm, stages, tile.block)
+                found.append(Choice("tile", walking))
+    if problem.cols >= 8192 and device.cooperative and not problem.per_lane:
+        found += _slices(stages=(2, 3))
+    return list(dict.fromkeys(found))
+
+
+def _tiles(problem: Problem, align: int, rows: int) -> Iterator[Tile]:
+    """Tiles in which each thread gets whole vectors: so a row lies over the same threads in the tile for few rows."""
+    cols = problem.cols
+    vector = min(align, 16 // problem.x.itemsize)
+    for warps in WARPS:
+        block = power_of_two(cols)
+        while rows * block >= 32 * warps * vector:
+            blocks = -(-cols // block)
+            side_by_side = rows * block // (32 * warps)
+            padded = block * blocks - cols
+            fits = HELD[0] <= side_by_side * blocks <= HELD[1] and side_by_side <= 2 * max(8, vector)
+            if fits and blocks <= MOST_BLOCKS and padded <= max(PADDING * cols, 32):
+                yield Tile(cols * problem.x.itemsize // 2, rows, warps, block=block)
+            block //= 2
+
+
+def _slices(stages: tuple[int, ...]) -> Iterator[Choice]:
+    for cols, warps, per_sm, depth in product((2048, 4096, 8192), (2, 4, 8), (2, 4, 6, 8), stages):
+        if 16 <= cols // (32 * warps) <= 64 and 8 <= warps * per_sm <= 16:
+            yield Choice("split", Tile(cols, 1, warps, per_sm, depth))

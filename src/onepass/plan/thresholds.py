@@ -1,0 +1,128 @@
+"""Where a schedule ends and the next begins, and which tile serves which width: thresholds by name, with reasons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A tile for rows of up to `cols` columns of 16 bits, or a slice of `cols` columns of a wider row."""
+
+    cols: int
+    rows: int
+    warps: int
+    programs_per_sm: int | None = None  # that walk the tiles; None: a program for each tile
+    stages: int = 1
+    block: int | None = None  # columns of a block; None: the row is one block
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """The numbers come from sweeps on an H200, bf16, cold L2; docs/lab-notes.md has the times."""
+
+    #: From this many rows on, a tile of several rows is the full one of the tables below: one short row is too little
+    #: work for a program (Liger's PR #1238 found 40 to 80 % there). With fewer rows it is the smallest tile that gives
+    #: each thread one vector, which spreads a small problem over more SMs.
+    block_row_min_rows: int = 4096
+
+    #: RMSNorm forward: a program for each tile, which the GPU hands out better than they walk. Blocks are as narrow as
+    #: keeps every thread loading 16 bytes, so that little of the last one is beyond the row.
+    forward_tiles: tuple[Tile, ...] = (
+        Tile(64, 16, 4),
+        Tile(128, 16, 4),
+        Tile(256, 16, 4, block=128),
+        Tile(512, 4, 4, block=128),
+        Tile(1024, 8, 4, block=256),
+        Tile(1536, 2, 2, block=256),
+        Tile(3072, 1, 4, block=1024),
+        Tile(4096, 1, 8, block=2048),
+        Tile(5120, 1, 4, block=1024),
+        Tile(12288, 1, 8, block=2048),
+        Tile(16384, 1, 16, block=4096),
+    )
+    #: LayerNorm forward: its second sum waits for its first, so fewer warps, which then wait for fewer others.
+    centred_forward_tiles: tuple[Tile, ...] = (
+        Tile(64, 16, 1),
+        Tile(128, 16, 2),
+        Tile(256, 8, 2, block=128),
+        Tile(512, 4, 2, block=128),
+        Tile(1024, 1, 1, block=256),
+        Tile(2048, 1, 1, block=256),
+        Tile(8192, 1, 4, block=1024),
+    )
+    #: Rows of 16-bit elements that begin at odd addresses are loaded element by element, so a block is as wide as its
+    #: threads, and there are as many warps as leave each thread about this many: 21.8 us against 25.2 at 4,093 x 4,099,
+    #: LayerNorm 24.7 against 33.9. Shorter rows than these stay with several to a tile.
+    single_elements: int = 33
+    single_min_cols: int = 513
+
+    #: Elements of an input, forward and backward, from which on a thread keeps them packed: below, registers are not
+    #: what limits a program, and widening them again costs (LayerNorm's backward of 4,096 columns, 32 elements: 205 us
+    #: against 219). With 64 it pays (RMSNorm's of 16,384, one block: 798 against 1,200); between them was not compared.
+    packed_elements: tuple[int, int] = (32, 40)
+
+    #: Wider rows are walked by one program of so many warps, as long as the rows in flight, one a program, fit the L2
+    #: with what is written: 252 us against 291 shared at 8,192 x 32,768, 520 against 540 at 8,192 x 65,536.
+    streams: tuple[Tile, ...] = (Tile(16384, 1, 16, block=4096), Tile(65536, 1, 32, block=8192))
+    #: And from there on programs share a row, a slice each. Wider slices mean fewer programs to wait for: 552 us
+    #: against 577 with slices of 2,048 at 2,048 x 262,144. LayerNorm's hold more and do not gain.
+    forward_slice: Tile = Tile(8192, 1, 8, 2, 3)
+    centred_forward_slice: Tile = Tile(2048, 1, 2, 6, 3)
+
+    #: Backward: the tile's rows times columns is also the size of dW's accumulator in registers. One warp where it can
+    #: hold the row: it waits for no other.
+    backward_tiles: tuple[Tile, ...] = (
+        Tile(64, 32, 8, 2, 4),
+        Tile(128, 16, 8, 2, 4),
+        Tile(256, 4, 1, 8, 3, block=128),
+        Tile(384, 2, 1, 8, 3, block=128),
+        Tile(512, 4, 2, 4, 4),
+        Tile(768, 1, 1, 8, 3, block=256),
+        Tile(1024, 2, 2, 4, 3),
+        Tile(2048, 1, 2, 4, 3, block=512),
+        Tile(3072, 2, 4, 2, 3, block=1024),
+        Tile(4096, 2, 8, 1, 3),
+        Tile(5120, 1, 4, 2, 3, block=1024),
+        Tile(6144, 1, 8, 1, 3, block=2048),
+        Tile(8192, 1, 16, 1, 3),
+        Tile(16384, 1, 8, 1, 3, block=2048),
+    )
+    #: LayerNorm's accumulates dB too. With 16 warps it spills at 8,192 columns: 262 us against 203 with 8, at 16,384
+    #: rows. One stage more hides its second sum: 198 us against 205 at 4,096 columns, 300 against 334 at 6,144.
+    centred_backward_tiles: tuple[Tile, ...] = (
+        *backward_tiles[:4],
+        Tile(512, 2, 1, 8, 4),
+        *backward_tiles[5:9],
+        Tile(4096, 2, 8, 1, 4),
+        Tile(5120, 1, 4, 2, 3, block=1024),
+        Tile(6144, 1, 8, 1, 4, block=2048),
+        Tile(16384, 1, 8, 1, 3, block=2048),
+    )
+    #: RMSNorm's, of rows at odd addresses, as for the forward above: 42 us against 52 at 4,093 x 4,099. LayerNorm takes
+    #: the first alone: its sums leave no room for as many warps.
+    single_backward_tiles: tuple[Tile, ...] = (Tile(1024, 1, 1, 8, 3, block=256), Tile(5120, 1, 8, 2, 3, block=512))
+    #: What a program may hold of a row: x, dy, weight, and dW and dB in fp32, of the 256 KiB of an SM's registers.
+    backward_row_bytes: int = 180 << 10
+    backward_slice: Tile = Tile(2048, 1, 2, 4, 3)
+
+    #: Up to so many rows, programs for dx and programs for dW read the same rows in one launch, and there are no
+    #: partials to sum: 3.3 us against 5.9 at 128 x 4,096, 2.1 against 5.5 at 1 x 8,192. From 1,024 rows on the
+    #: second reading costs more than the second launch.
+    few_rows: int = 256
+    few_row: Tile = Tile(16384, 1, 8, block=2048)
+    few_columns: Tile = Tile(32, 16, 8)
+
+    #: Stream, where programs cannot share a row: columns that a program takes at a time.
+    stream_block: int = 4096
+    stream_warps: int = 8
+    #: Column sums for dW in the stream schedule.
+    stream_affine: Tile = Tile(256, 8, 4, 4, 1)
+
+    #: The sum of partials: tiles of so many elements, all of which are loaded at once, and as narrow as gives about
+    #: this many programs, because few columns must still fill the GPU (8 columns a tile: 20.0 us against 23.4 for the
+    #: whole backward of 32,768 x 256).
+    partials_elements: int = 8192
+    partials_programs: int = 128
+    partials_blocks: tuple[int, int] = (8, 32)
+    partials_warps: int = 8

@@ -1,0 +1,154 @@
+"""The search: what a problem's candidates take on this GPU, and which one is kept.
+
+Off by default, and then nothing is ever searched at run time. `onepass.tune` searches when it is called;
+`autotune=True` on a call, or ONEPASS_AUTOTUNE=1 in the environment, searches once for each new problem. Winners are
+kept on disk (plan/table.py). A choice holds for a problem with any number of rows, so the forward stays
+batch-invariant.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from onepass.backward import Backward, Needs
+from onepass.checks import Options, checked
+from onepass.forward import Forward
+from onepass.handover import contiguous_strides
+from onepass.plan import planner, table
+from onepass.plan.candidates import backward_candidates, forward_candidates
+from onepass.plan.device import device_of
+from onepass.plan.planner import Choice
+from onepass.plan.table import Entry
+
+#: Written before each timed call, so that its inputs come from memory: more than any L2 has.
+FLUSH_BYTES = 256 << 20
+#: Holds the GPU while the host issues a call, about 0.1 ms.
+BLOCKING_CYCLES = 200_000
+#: Calls of each candidate, and of the best few once more.
+FIRST_CALLS, FINAL_CALLS, FINALISTS = 5, 21, 5
+#: By how much a candidate has to beat the model's choice: below is noise, and the model's is the better known.
+WORTHWHILE = 0.01
+
+
+def may_search(options: Options, x: Tensor) -> bool:
+    """Whether a new problem is to be searched for: it was asked for, there is a GPU, and no graph is being captured."""
+    asked = options.autotune
+    if asked is None:
+        asked = os.environ.get("ONEPASS_AUTOTUNE", "0") not in ("", "0")
+    return asked and x.is_cuda and x.numel() > 0 and not torch.cuda.is_current_stream_capturing()
+
+
+def search(
+    options: Options,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    directions: tuple[str, ...] = ("forward", "backward"),
+    progress: Callable[[str, int, int], None] = lambda direction, done, of: None,
+    again: bool = False,
+) -> list[Entry]:
+    """Search for what is not in the table yet, or `again` for all; what was found is in force from now on, and kept."""
+    norm, problem = checked(options, x, weight, bias, residual)
+    call = Forward(norm, problem, x, residual)
+    device, align = device_of(x.device), call.align(True)
+    found = []
+    for direction in directions:
+        signature = planner.signature(direction, call.problem, norm.centred, align)
+        if table.find(device.name, signature) is not None and not again:
+            continue
+        runs = _forwards if direction == "forward" else _backwards
+        candidates = forward_candidates if direction == "forward" else backward_candidates
+        choices = candidates(call.problem, device, norm.centred, align)
+        prepare = runs(norm, problem, x, weight, bias, residual)
+        times = _race(prepare, direction, choices, x.device, progress)
+        best = min(times, key=lambda choice: times[choice])
+        if times[best] > (1 - WORTHWHILE) * times[choices[0]]:
+            best = choices[0]
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        entry = Entry(
+            signature, best.schedule, best.tile, round(times[best], 2), round(times[choices[0]], 2),
+            call.problem.rows * call.problem.lanes, now,
+        )  # fmt: skip
+        table.keep(device.name, entry)
+        found.append(entry)
+    if found:
+        planner.renew()
+    return found
+
+
+def _forwards(norm: Any, problem: Any, x: Tensor, *others: Tensor | None) -> Callable[[], Callable[[], object]]:
+    weight, bias, residual = others
+
+    def prepare() -> Callable[[], object]:
+        call = Forward(norm, problem, x, residual)
+        return lambda: call(x, weight, bias, residual, True)
+
+    return prepare
+
+
+def _backwards(norm: Any, problem: Any, x: Tensor, *others: Tensor | None) -> Callable[[], Callable[[], object]]:
+    weight, bias, residual = others
+    call = Forward(norm, problem, x, residual)
+    y, total, mean, rstd = call(x, weight, bias, residual, True)
+    assert rstd is not None
+    h = x if total is None else total
+    dy, dsum = torch.randn_like(y), None if total is None else torch.randn_like(total)
+    needs = Needs(True, False, weight is not None, bias is not None)
+    strides = (contiguous_strides(y.shape), None if dsum is None else dsum.stride(), h.stride())
+
+    def prepare() -> Callable[[], object]:
+        backward = Backward(norm, call.problem, x.shape, x.device, strides, needs)
+        return lambda: backward(dy, dsum, h, weight, mean, rstd)
+
+    return prepare
+
+
+def _race(
+    prepare: Callable[[], Callable[[], object]],
+    direction: str,
+    choices: list[Choice],
+    device: torch.device,
+    progress: Callable[[str, int, int], None],
+) -> dict[Choice, float]:
+    """Microseconds of each choice that can run; the first one is the model's, and always can."""
+    flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device)
+    times: dict[Choice, float] = {}
+    for number, choice in enumerate(choices):
+        progress(direction, number, len(choices))
+        with planner.force(direction, choice):
+            try:
+                run = prepare()
+                run()
+                times[choice] = _microseconds(run, flush, FIRST_CALLS)
+            except RuntimeError:  # more registers or shared memory than there are: not a candidate after all
+                if number == 0:
+                    raise
+    finalists = sorted(times, key=lambda choice: times[choice])[:FINALISTS]
+    for choice in dict.fromkeys([choices[0], *finalists]):
+        with planner.force(direction, choice):
+            run = prepare()
+            times[choice] = _microseconds(run, flush, FINAL_CALLS)
+    # What did not come into the final cannot win it.
+    return {choice: time for choice, time in times.items() if choice == choices[0] or choice in finalists}
+
+
+def _microseconds(run: Callable[[], object], flush: Tensor, count: int) -> float:
+    taken = []
+    for _ in range(count):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        flush.zero_()
+        torch.cuda._sleep(BLOCKING_CYCLES)
+        start.record()
+        run()
+        end.record()
+        torch.cuda.synchronize()
+        taken.append(start.elapsed_time(end) * 1e3)
+    return statistics.median(taken)
