@@ -138,3 +138,24 @@ def test_layer_norm_of_a_far_away_row_does_not_cancel(schedule):
     inputs = inputs_of(case, rows, cols)
     inputs.x.copy_(4096 + torch.randint(-8, 9, (rows, cols)))
     results_in(schedule, case, inputs)
+
+
+@pytest.mark.parametrize("residual", [None, F32])
+@pytest.mark.parametrize("shape", ["far from zero", "first block apart", "a slope", "constant", "one spike"])
+def test_a_mean_that_is_found_on_the_way_costs_no_variance(shape, residual):
+    """Stream takes deviations from the first block's mean, here of 64 columns out of 300, and corrects for it."""
+    case = Case("layer_norm", bias=F32, residual=residual)
+    noise = torch.randn(3, 300)
+    x = {
+        "far from zero": 1000 + noise,
+        "first block apart": torch.cat([50 + noise[:, :64], noise[:, 64:]], dim=1),
+        "a slope": noise + torch.linspace(-20, 20, 300),
+        "constant": torch.full((3, 300), 7.25),
+        "one spike": noise + 1e4 * (torch.arange(300) == 200),
+    }[shape]
+    inputs = inputs_of(case, x=x)
+    if residual is not None:
+        inputs = replace(inputs, residual=torch.zeros_like(x))
+    with planned("stream"):
+        assert_planned("stream", explained(case, inputs))
+        assert_results(case, inputs)

@@ -1,8 +1,8 @@
-"""Schedule 3, stream: one program walks a wide row in blocks, several times; all but the first should come from caches.
+"""Schedule 3, stream: one program walks a wide row in blocks, twice; the second time it should come from caches.
 
-Forward: for the sum (LayerNorm's mean first), and to write. The last walk goes backwards, from what was read last. Wide
-rows run at the memory's rate that way for as long as those in flight fit the L2. Backward has a kernel of its
-own for dW and dB: they need just mean and rstd of each row, which the forward kept, so they are a plain column sum.
+Forward: for the sums, and to write. The second walk goes backwards, from what was read last. Wide rows run at the
+memory's rate that way for as long as those in flight fit the L2. Backward has a kernel of its own for dW and dB: they
+need just mean and rstd of each row, which the forward kept, so they are a plain column sum.
 """
 
 import triton
@@ -28,17 +28,31 @@ from onepass.kernels.parts import (
     store_gradient,
     store_row,
     weighted,
+    wide,
 )
 
 
 @triton.jit
-def walk(
-    p_x, p_residual, p_sum, row, lane, x_row, x_lane, residual_row, residual_lane, end, mean,
-    SQUARED: tl.constexpr, CENTRED: tl.constexpr, NARROW: tl.constexpr, ROUND_SUM: tl.constexpr,
+def row_moments(
+    p_x, p_residual, p_sum, row, lane, x_row, x_lane, residual_row, residual_lane, end, count,
+    CENTRED: tl.constexpr, NARROW: tl.constexpr, ROUND_SUM: tl.constexpr,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, EVEN: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
-    """The sum of a row, or of its squares, as deviations from the mean if CENTRED: block upon block, then across."""
-    total = tl.zeros((1, BLOCK), tl.float32)
+    """In one walk, the sum of a row's squares; if CENTRED its mean, and the sum of squared deviations from that.
+
+    The mean is known at the end of the walk only, so deviations are taken from the first block's mean, and what that is
+    off comes off their squares. With b blocks these are at most 1 + b times what remains, so little is cancelled.
+    """
+    shift = 0.0
+    if CENTRED:
+        o_col = tl.arange(0, BLOCK)[None, :]
+        h = load_sum(
+            p_x, p_residual, p_sum, row, lane, o_col, o_col < end, x_row, x_lane, residual_row, residual_lane,
+            NARROW, ROUND_SUM, not EVEN, ALIGN, KEPT,
+        )  # fmt: skip
+        shift = tl.div_rn(row_sum(wide(h, False)), tl.minimum(end, BLOCK).to(tl.float32))
+    totals = tl.zeros((1, BLOCK), tl.float32)
+    squares = tl.zeros((1, BLOCK), tl.float32)
     for i in range(BLOCKS):
         o_col = i * BLOCK + tl.arange(0, BLOCK)[None, :]
         m = o_col < end
@@ -46,11 +60,18 @@ def walk(
             p_x, p_residual, p_sum, row, lane, o_col, m, x_row, x_lane, residual_row, residual_lane,
             NARROW, ROUND_SUM, not EVEN, ALIGN, KEPT,
         )  # fmt: skip
-        value = deviation_of(h, mean, m, CENTRED, False, not EVEN)
-        if SQUARED:
-            value = narrowed(value * value, NARROW)
-        total += value
-    return row_sum(total)
+        deviation = deviation_of(h, shift, m, CENTRED, False, not EVEN)
+        squares += narrowed(deviation * deviation, NARROW)
+        if CENTRED:
+            totals += wide(h, False)
+    mean = 0.0
+    square = row_sum(squares)
+    if CENTRED:
+        mean = tl.div_rn(row_sum(totals), count)
+        square -= count * (mean - shift) * (mean - shift)
+        # Rounding may leave less than nothing of a row that hardly varies. A NaN stays one.
+        square = tl.maximum(square, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    return mean, square
 
 
 @triton.jit
@@ -95,19 +116,12 @@ def stream_forward(
     end = cols * ALIGN
     count = end.to(tl.float32)
 
-    mean = 0.0
-    if CENTRED:
-        total = walk(
-            p_x, p_residual, p_sum, row, lane, x_row, x_lane, residual_row, residual_lane, end, 0.0,
-            False, False, NARROW, ROUND_SUM, BLOCK, BLOCKS, EVEN, ALIGN,
-        )  # fmt: skip
-        mean = tl.div_rn(total, count)
-        if p_mean is not None:
-            tl.store(p_mean + o_stat, tl.sum(mean))
-    square = walk(
-        p_x, p_residual, p_sum, row, lane, x_row, x_lane, residual_row, residual_lane, end, mean,
-        True, CENTRED, NARROW, ROUND_SUM, BLOCK, BLOCKS, EVEN, ALIGN,
+    mean, square = row_moments(
+        p_x, p_residual, p_sum, row, lane, x_row, x_lane, residual_row, residual_lane, end, count,
+        CENTRED, NARROW, ROUND_SUM, BLOCK, BLOCKS, EVEN, ALIGN,
     )  # fmt: skip
+    if p_mean is not None:
+        tl.store(p_mean + o_stat, tl.sum(mean))
     rstd = rstd_of(square, count, eps, NARROW)
     if p_rstd is not None:
         tl.store(p_rstd + o_stat, tl.sum(rstd))
