@@ -6,6 +6,7 @@ Two ops with schemas of a fixed arity; a tensor that a call does not have comes 
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -46,7 +47,13 @@ def normalize(options: Options, x: Tensor, weight: Tensor | None, bias: Tensor |
 
 
 def _or_empty(tensor: Tensor | None, like: Tensor) -> Tensor:
-    return like.new_empty(0) if tensor is None else tensor
+    # As outputs are made in handover.py, and for the same reason.
+    return torch.empty_like(_nothing(like.dtype, like.device)) if tensor is None else tensor
+
+
+@cache
+def _nothing(dtype: Dtype, device: torch.device) -> Tensor:
+    return torch.empty(0, dtype=dtype, device=device)
 
 
 def _norm(x: Tensor, weight: Any, bias: Any, residual: Any, *options: Any) -> tuple[Tensor, ...]:
