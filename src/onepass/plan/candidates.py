@@ -15,7 +15,7 @@ from onepass.spec import Problem
 
 WARPS = (1, 2, 4, 8, 16)
 #: Blocks of a row, which the compiler unrolls.
-MOST_BLOCKS = 9
+MOST_BLOCKS = 12
 #: Elements of each input that a thread holds: below, a program is mostly overhead, above, it spills.
 HELD = (8, 64)
 #: What a row's blocks may reach beyond it, as a share of the row.
@@ -37,7 +37,7 @@ def forward_candidates(problem: Problem, device: Device, centred: bool, align: i
                 found.append(Choice("stream", Tile(problem.cols, 1, warps, block=block)))
     if problem.cols >= 32768 and device.cooperative and not problem.per_lane:
         found += _slices(stages=(3,))
-    return list(dict.fromkeys(found))
+    return _distinct(found, problem.cols)
 
 
 def backward_candidates(problem: Problem, device: Device, centred: bool, align: int) -> list[Choice]:
@@ -52,16 +52,29 @@ def backward_candidates(problem: Problem, device: Device, centred: bool, align: 
                 found.append(Choice("tile", walking))
     if problem.cols >= 8192 and device.cooperative and not problem.per_lane:
         found += _slices(stages=(2, 3))
-    return list(dict.fromkeys(found))
+    return _distinct(found, problem.cols)
+
+
+def _distinct(choices: list[Choice], cols: int) -> list[Choice]:
+    """Without those that come to the same: the model's own tile may be meant for other widths too."""
+    kept: dict[tuple[object, ...], Choice] = {}
+    for choice in choices:
+        tile = choice.tile
+        block = tile.cols if choice.schedule == "split" else min(power_of_two(cols), tile.block or tile.cols)
+        kept.setdefault((choice.schedule, tile.rows, tile.warps, tile.programs_per_sm, tile.stages, block), choice)
+    return list(kept.values())
 
 
 def _tiles(problem: Problem, align: int, rows: int) -> Iterator[Tile]:
-    """Tiles in which each thread gets whole vectors: so a row lies over the same threads in the tile for few rows."""
+    """Tiles in which each thread gets whole vectors, or half ones where a program has a single row.
+
+    Whole ones, because then a row lies over the same threads in the tile for few rows as in this one.
+    """
     cols = problem.cols
     vector = min(align, 16 // problem.x.itemsize)
     for warps in WARPS:
         block = power_of_two(cols)
-        while rows * block >= 32 * warps * vector:
+        while rows * block >= 32 * warps * (vector if rows > 1 else max(1, vector // 2)):
             blocks = -(-cols // block)
             side_by_side = rows * block // (32 * warps)
             padded = block * blocks - cols
