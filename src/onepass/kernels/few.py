@@ -15,12 +15,12 @@ from onepass.kernels.parts import (
     lane_and_row,
     load,
     load_affine,
-    normalized,
     row_start,
     store,
     store_gradient,
     weighted,
     wide,
+    with_rows,
 )
 
 
@@ -83,15 +83,11 @@ def gradients_of_columns(
         flat = start + tl.arange(0, ROWS)[:, None]
         m_row = flat < total
         lane, row = lane_and_row(flat, lanes, LANED)
-        dy = load(p_dy, row_start(row, lane, dy_row, dy_lane, ALIGN) + o_col, m_row & m_col, True).to(tl.float32)
-        if p_dweight is not None:
-            h = load(p_h, row_start(row, lane, h_row, h_lane, ALIGN) + o_col, m_row & m_col, True).to(tl.float32)
-            o_stat = row_start(row, lane, stat_row, stat_lane, 1)
-            if CENTRED:
-                h -= load(p_mean, o_stat, m_row, True)
-            dweight += dy * normalized(h, load(p_rstd, o_stat, m_row, True), X_HAT, NARROW)
-        if p_dbias is not None:
-            dbias += dy
+        dweight, dbias = with_rows(
+            dweight, dbias, p_dy, p_h, p_mean, p_rstd, row, lane, m_row, o_col, m_col,
+            dy_row, dy_lane, h_row, h_lane, stat_row, stat_lane,
+            p_dweight is not None, p_dbias is not None, CENTRED, X_HAT, NARROW, ALIGN,
+        )  # fmt: skip
     if p_dweight is not None:
         store(p_dweight, o_col, tl.sum(dweight, axis=0, keep_dims=True), m_col, True)
     if p_dbias is not None:

@@ -237,3 +237,24 @@ def store_gradient(
     if p_dresidual is not None:
         o_dresidual = row_start(row, lane, dresidual_row, dresidual_lane, ALIGN) + o_col
         store_row(p_dresidual, o_dresidual, dh, m, MASKED)
+
+
+@triton.jit
+def with_rows(
+    dweight, dbias, p_dy, p_h, p_mean, p_rstd, row, lane, m_row, o_col, m_col,
+    dy_row, dy_lane, h_row, h_lane, stat_row, stat_lane,
+    WEIGHTED: tl.constexpr, BIASED: tl.constexpr, CENTRED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr,
+    ALIGN: tl.constexpr,
+):  # fmt: skip
+    """Sums down columns, with those of some more rows: of dy · x̂ for dW, of dy for dB."""
+    m = m_row & m_col
+    dy = load(p_dy, row_start(row, lane, dy_row, dy_lane, ALIGN) + o_col, m, True).to(tl.float32)
+    if WEIGHTED:
+        h = load(p_h, row_start(row, lane, h_row, h_lane, ALIGN) + o_col, m, True).to(tl.float32)
+        o_stat = row_start(row, lane, stat_row, stat_lane, 1)
+        if CENTRED:
+            h -= load(p_mean, o_stat, m_row, True)
+        dweight += dy * normalized(h, load(p_rstd, o_stat, m_row, True), X_HAT, NARROW)
+    if BIASED:
+        dbias += dy
+    return dweight, dbias

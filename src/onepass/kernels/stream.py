@@ -14,12 +14,10 @@ from onepass.kernels.parts import (
     deviation_of,
     input_gradient,
     lane_and_row,
-    load,
     load_affine,
     load_row,
     load_sum,
     narrowed,
-    normalized,
     row_start,
     row_sum,
     rstd_of,
@@ -29,6 +27,7 @@ from onepass.kernels.parts import (
     store_row,
     weighted,
     wide,
+    with_rows,
 )
 
 
@@ -258,17 +257,11 @@ def stream_backward_affine(
     dbias = tl.zeros((ROWS, BLOCK), tl.float32)
     for tile in range(first, tl.cdiv(rows, ROWS), programs):
         row = tile * ROWS + tl.arange(0, ROWS)[:, None]
-        m_row = row < rows
-        m = m_row & m_col
-        dy = load(p_dy, row_start(row, lane, dy_row, dy_lane, ALIGN) + o_col, m, True).to(tl.float32)
-        if p_dweights is not None:
-            h = load(p_h, row_start(row, lane, h_row, h_lane, ALIGN) + o_col, m, True).to(tl.float32)
-            o_stat = row_start(row, lane, stat_row, stat_lane, 1)
-            if CENTRED:
-                h -= load(p_mean, o_stat, m_row, True)
-            dweight += dy * normalized(h, load(p_rstd, o_stat, m_row, True), X_HAT, NARROW)
-        if p_dbiases is not None:
-            dbias += dy
+        dweight, dbias = with_rows(
+            dweight, dbias, p_dy, p_h, p_mean, p_rstd, row, lane, row < rows, o_col, m_col,
+            dy_row, dy_lane, h_row, h_lane, stat_row, stat_lane,
+            p_dweights is not None, p_dbiases is not None, CENTRED, X_HAT, NARROW, ALIGN,
+        )  # fmt: skip
     o_partial = partial.to(tl.int64) * end + o_col
     if p_dweights is not None:
         store(p_dweights, o_partial, tl.sum(dweight, axis=0, keep_dims=True), m_col, True)
