@@ -14,6 +14,7 @@ from cases import BF16, F32, OPS, Case, explained, inputs_of, random
 from onepass import search as searching
 from onepass.checks import Options
 from onepass.plan import planner, table
+from onepass.plan.cache import cache_directory
 from onepass.plan.candidates import backward_candidates, forward_candidates
 from onepass.plan.device import INTERPRETER, Device
 from onepass.plan.planner import Choice
@@ -93,10 +94,10 @@ for number in range(200):
 def test_the_cache_is_the_users_unless_another_is_named(monkeypatch, tmp_path):
     monkeypatch.delenv("ONEPASS_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert table.cache_directory() == tmp_path / "onepass"
+    assert cache_directory() == tmp_path / "onepass"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert table.cache_directory() == tmp_path / ".cache" / "onepass"
+    assert cache_directory() == tmp_path / ".cache" / "onepass"
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -17,6 +17,8 @@ import triton
 import triton.language as tl
 from triton.compiler import ASTSource
 
+from onepass.plan import binaries
+from onepass.plan.binaries import Binary
 from onepass.plan.launcher import launcher, loaded, packed
 from onepass.plan.layout import aligned_bytes
 
@@ -58,7 +60,7 @@ def kernel(
         tail = tuple(values[name] for name in names if name in values)
         if isinstance(function, triton.JITFunction):
             options = {"num_warps": warps, "launch_cooperative_grid": cooperative, "maxnreg": registers}
-            bind = _native(function, _compile(function, dtypes, values, options), dtypes, tail)
+            bind = _native(function, dtypes, values, options, tail)
         else:
             bind = _interpreted(function, dtypes, tail, cooperative)
         _compiled[key] = bind
@@ -97,21 +99,43 @@ def _type_of(name: str, dtype: torch.dtype | None) -> str:
     return "i32"
 
 
-def _native(function: Any, compiled: Any, dtypes: tuple[torch.dtype | None, ...], tail: tuple[Any, ...]) -> Bind:
+def _native(
+    function: Any,
+    dtypes: tuple[torch.dtype | None, ...],
+    constants: Mapping[str, Any],
+    options: Mapping[str, Any],
+    tail: tuple[Any, ...],
+) -> Bind:
     module = launcher() if torch.version.hip is None else None
-    handle = None if module is None else loaded(compiled)
-    if module is None or handle is None:
-        return _through_triton(compiled, dtypes, tail)
+    binary = None if module is None else _binary(function, dtypes, constants, options)
+    handle = None if binary is None else loaded(binary)
+    if module is None or binary is None or handle is None:
+        return _through_triton(_compile(function, dtypes, constants, options), dtypes, tail)
     prepare = module.prepare
     types = [_type_of(name, None) for name in function.arg_names[len(dtypes) :] if not name.isupper()]
     pointers = sum(dtype is not None for dtype in dtypes)
-    threads, shared = 32 * compiled.metadata.num_warps, compiled.metadata.shared
-    cooperative = compiled.metadata.launch_cooperative_grid
+    threads, shared, cooperative = 32 * options["num_warps"], binary.shared, options["launch_cooperative_grid"]
 
     def bind(programs: int, scalars: tuple[Any, ...]) -> Launch:
         return prepare(handle, programs, threads, shared, cooperative, pointers, packed(types, scalars))
 
     return bind
+
+
+def _binary(
+    function: Any, dtypes: tuple[torch.dtype | None, ...], constants: Mapping[str, Any], options: Mapping[str, Any]
+) -> Binary | None:
+    """From disk, or compiled and then kept there; None where it needs more of a launch than ours gives."""
+    key = binaries.key_of(function, dtypes, constants, options, torch.cuda.get_device_capability())
+    found = binaries.find(key)
+    if found is None:
+        compiled = _compile(function, dtypes, constants, options)
+        metadata = compiled.metadata
+        if metadata.num_warps != options["num_warps"] or metadata.global_scratch_size or metadata.profile_scratch_size:
+            return None
+        found = Binary(compiled.name, metadata.shared, compiled.kernel)
+        binaries.keep(key, found)
+    return found
 
 
 def _through_triton(compiled: Any, dtypes: tuple[torch.dtype | None, ...], tail: tuple[Any, ...]) -> Bind:

@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from onepass.plan.binaries import Binary
+
 #: How scalars lie in the eight bytes that each one gets, by their type in Triton's signature.
 _FORMATS = {"i64": "q", "i32": "i4x", "fp32": "f4x"}
 
@@ -25,14 +27,14 @@ def launcher() -> Any:
         return None
 
 
-def loaded(compiled: Any) -> int | None:
-    """The driver's handle of a compiled kernel, without the launcher that Triton would build for it."""
+def loaded(binary: Binary) -> int | None:
+    """The driver's handle of a kernel, without the launcher that Triton would build for it."""
     try:
         from triton.runtime import driver
 
         device = driver.active.get_current_device()
         load = driver.active.utils.load_binary
-        return int(load(compiled.name, compiled.kernel, compiled.metadata.shared, device)[1])
+        return int(load(binary.name, binary.cubin, binary.shared, device)[1])
     except (AttributeError, TypeError, ValueError):  # another Triton
         return None
 

@@ -13,8 +13,8 @@ import re
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 
+from onepass.plan.cache import cache_directory
 from onepass.plan.thresholds import Tile
 
 #: Entries of another format are passed over.
@@ -44,14 +44,6 @@ class Entry:
             return cls(**fields | {"tile": Tile(**fields["tile"])})
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
-
-
-def cache_directory() -> Path:
-    """`ONEPASS_CACHE`, or onepass in the user's cache directory."""
-    given = os.environ.get("ONEPASS_CACHE")
-    if given:
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "onepass"
 
 
 def file_name(gpu: str) -> str:

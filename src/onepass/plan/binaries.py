@@ -1,0 +1,56 @@
+"""Compiled kernels, kept on disk under a key of our own.
+
+Triton keeps them as well, but to find one it first hashes its own installation, which takes 0.4 s of a process's first
+call. Here a key has Triton's version instead, and Triton's settings from the environment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import triton
+
+from onepass.plan.cache import cache_directory, write_whole
+
+#: Of Triton's variables, one that says where and not what.
+_WITHOUT_EFFECT = ("TRITON_CACHE_DIR",)
+
+
+@dataclass(frozen=True)
+class Binary:
+    """What the driver needs to load a kernel."""
+
+    name: str
+    shared: int
+    cubin: bytes
+
+
+def key_of(
+    function: Any, dtypes: tuple[Any, ...], constants: Mapping[str, Any], options: Mapping[str, Any], arch: Any
+) -> str:
+    """All that decides what the compiler makes: the source, with that of what it calls, and how it is compiled."""
+    settings = sorted(
+        item for item in os.environ.items() if item[0].startswith("TRITON_") and item[0] not in _WITHOUT_EFFECT
+    )
+    how = sorted(constants.items()), sorted(options.items()), arch, triton.__version__, settings
+    parts = (function.cache_key, dtypes, *how)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def find(key: str) -> Binary | None:
+    try:
+        head, cubin = (cache_directory() / "kernels" / key).read_bytes().split(b"\n", 1)
+        fields = json.loads(head)
+        return Binary(fields["name"], fields["shared"], cubin)
+    except (OSError, ValueError, KeyError, TypeError):  # there is none, or none that can be read
+        return None
+
+
+def keep(key: str, binary: Binary) -> None:
+    head = json.dumps({"name": binary.name, "shared": binary.shared}).encode()
+    write_whole(cache_directory() / "kernels" / key, head + b"\n" + binary.cubin)

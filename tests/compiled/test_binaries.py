@@ -1,0 +1,84 @@
+"""Compiled kernels on disk: found again by the next process, and only for what they were compiled for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from triton.backends.compiler import GPUTarget
+
+from onepass.kernels.reduce import sum_partials
+from onepass.plan import launch
+
+F32, BF16 = torch.float32, torch.bfloat16
+
+
+@pytest.fixture
+def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What was compiled, for an H200 that is not here; nothing is loaded."""
+    made: list[Any] = []
+    compile_for = launch._compile
+
+    def compile_only(*arguments: Any) -> Any:
+        made.append(compile_for(*arguments, GPUTarget("cuda", 90, 32)))
+        return made[-1]
+
+    monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr(launch, "_compile", compile_only)
+    monkeypatch.setattr(launch, "launcher", lambda: SimpleNamespace(prepare=lambda *arguments: arguments))
+    monkeypatch.setattr(launch, "loaded", lambda binary: binary)
+    return made
+
+
+def bound(dtype: torch.dtype = F32, block: int = 32, warps: int = 4) -> Any:
+    """A kernel as a new process would get it, and what its launch was prepared with."""
+    launch._compiled.clear()
+    bind = launch.kernel(
+        sum_partials, (F32, None, dtype, None), {"ROWS": 16, "BLOCK": block, "ALIGN": 16}, warps=warps,
+        device=torch.device("cuda", 0),
+    )  # fmt: skip
+    return bind(7, (100, 1, 8))
+
+
+def test_the_next_process_compiles_nothing(compiled, tmp_path):
+    first, second = bound(), bound()
+    assert len(compiled) == 1 and first == second
+    binary, programs, threads, shared, cooperative, pointers, scalars = first
+    assert (binary.name, binary.cubin) == ("sum_partials", compiled[0].asm["cubin"])
+    assert (programs, threads, shared, cooperative, pointers) == (7, 128, compiled[0].metadata.shared, False, 2)
+    assert len(scalars) == 3 * 8
+    assert len(list((tmp_path / "cache" / "kernels").iterdir())) == 1, "no file of the writing is left"
+
+
+def test_what_is_compiled_differently_is_another_kernel(compiled, monkeypatch):
+    bound()
+    for number, change in enumerate([{"dtype": BF16}, {"block": 16}, {"warps": 8}], start=2):
+        bound(**change)
+        assert len(compiled) == number, change
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (10, 0))
+    bound()
+    assert len(compiled) == 5
+    monkeypatch.setenv("TRITON_DISABLE_LINE_INFO", "1")
+    bound()
+    assert len(compiled) == 6
+    monkeypatch.setenv("TRITON_CACHE_DIR", "elsewhere")
+    bound()
+    assert len(compiled) == 6, "where Triton keeps things changes nothing"
+
+
+@pytest.mark.parametrize("content", [b"", b"no json\ncubin", b'{"name": 1}\n'])
+def test_a_file_that_cannot_be_read_is_made_again(compiled, tmp_path, content):
+    first = bound()
+    [path] = (tmp_path / "cache" / "kernels").iterdir()
+    path.write_bytes(content)
+    assert bound() == first and len(compiled) == 2
+    assert bound() == first and len(compiled) == 2
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(compiled, tmp_path):
+    (tmp_path / "cache").write_text("a file where the directory would be")
+    assert bound() == bound() and len(compiled) == 2
