@@ -23,7 +23,7 @@ REMEDY = "Run scripts/gpu-check on a machine with a CUDA GPU, or scripts/gpu-che
 
 # What decides the behaviour on a GPU: the code, the launch tables, and the tests that were run. The lab only
 # measures, through the public names, so a change there leaves a receipt valid.
-DECIDING = ("src/onepass/**/*.py", "src/onepass/**/*.c", "src/onepass/**/*.json", "tests/gpu/**/*.py")
+DECIDING = ("src/onepass/**/*.py", "src/onepass/**/*.c", "src/onepass/**/*.json*", "tests/gpu/**/*.py")
 MEASURING = Path("src/onepass/lab")
 
 

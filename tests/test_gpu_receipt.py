@@ -69,7 +69,7 @@ def tree(tmp_path: Path) -> Path:
     for name, content in {
         "src/onepass/__init__.py": "",
         "src/onepass/kernels/tile.py": "WARPS = 4\n",
-        "src/onepass/plan/tables/h200.json": "{}\n",
+        "src/onepass/plan/tables/h200.jsonl": "{}\n",
         "src/onepass/lab/report.py": "",
         "src/onepass/README.md": "",
         "tests/gpu/test_tile.py": "def test_tile():\n    pass\n",
@@ -99,14 +99,14 @@ def test_receipt_covers_code_tables_and_gpu_tests(tree):
     assert [path.as_posix() for path in source_files(tree)] == [
         "src/onepass/__init__.py",
         "src/onepass/kernels/tile.py",
-        "src/onepass/plan/tables/h200.json",
+        "src/onepass/plan/tables/h200.jsonl",
         "tests/gpu/test_tile.py",
     ]
 
 
 @pytest.mark.parametrize(
     "name",
-    ["src/onepass/kernels/tile.py", "src/onepass/plan/tables/h200.json", "tests/gpu/test_tile.py"],
+    ["src/onepass/kernels/tile.py", "src/onepass/plan/tables/h200.jsonl", "tests/gpu/test_tile.py"],
 )
 def test_a_changed_source_voids_the_receipt(tree, name):
     receipt = passed_receipt(tree)
