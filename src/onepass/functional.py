@@ -49,8 +49,8 @@ def rms_norm(
             keeps it, with hooks or `retain_grad` on the output, or a second backward over the same graph.
             Ignored under torch.compile, which plans memory itself.
         autotune: search, at the first call of a problem (shape but for the rows, dtypes, options), for the fastest
-            plan on this GPU, and keep it on disk; takes up to a minute. False never searches; None does so where
-            `ONEPASS_AUTOTUNE=1` is set. Whichever it is, what was found before is used.
+            plan on this GPU, and keep it on disk; it compiles every candidate, which takes a while. False never
+            searches; None does so where `ONEPASS_AUTOTUNE=1` is set. Whichever it is, what was found before is used.
 
     Returns:
         `y`, or `(y, x + residual)` with a residual or a `residual_dtype`.

@@ -20,7 +20,7 @@ CASES = [PLAIN["block rows"], RESIDUAL["one row"], with_rows(PLAIN["split"], 37)
 
 
 def some(choices: list[Choice]) -> list[Choice]:
-    """Six or a few more, the planner's own first: to try all of them takes a minute."""
+    """Six or a few more, the planner's own first: each one has to be compiled."""
     return choices[:: max(1, len(choices) // 6)]
 
 

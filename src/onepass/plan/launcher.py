@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import subprocess
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -23,7 +24,8 @@ def launcher() -> Any:
 
         source = Path(__file__).with_name("launcher.c").read_text()
         return compile_module_from_src(source, "onepass_launcher", include_dirs=include_dirs)
-    except Exception:  # no compiler, no headers, another Triton: whatever it is, the fallback is sound
+    # No compiler, no headers, no driver, another Triton. Elsewhere this goes unseen, so a GPU test asks for the module.
+    except (ImportError, AttributeError, TypeError, OSError, RuntimeError, subprocess.SubprocessError):
         return None
 
 
