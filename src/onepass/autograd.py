@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from onepass.backward import Needs
+from onepass.backward import Backwards, Gradients, Needs, Wanted, handed_out, needs_of
 from onepass.forward import Forward
 
 SECOND_DERIVATIVE = (
@@ -20,24 +20,19 @@ Maybe = Tensor | None
 
 
 def gradients_of(
-    launch: Callable[[Needs], tuple[Maybe, Maybe, Maybe, Maybe]],
+    launch: Callable[[Needs], Gradients],
     dy: Maybe,
     dsum: Maybe,
     x: torch.dtype,
     residual: torch.dtype | None,
-    wanted: tuple[bool, bool, bool, bool],
-) -> tuple[Maybe, Maybe, Maybe, Maybe]:
+    wanted: Wanted,
+) -> Gradients:
     """Gradients of x, weight, bias and residual; `wanted` says which, `launch` computes what needs a kernel."""
-    want_x, want_weight, want_bias, want_residual = wanted
     if dy is None:  # only the sum was used: its gradient passes straight through
-        dx = dsum.to(x) if want_x and dsum is not None else None
-        dresidual = dsum.to(residual) if want_residual and dsum is not None and residual is not None else None
+        dx = dsum.to(x) if wanted[0] and dsum is not None else None
+        dresidual = dsum.to(residual) if wanted[3] and dsum is not None and residual is not None else None
         return dx, None, None, dresidual
-    # x and residual get the same values; with equal dtypes, the same tensor.
-    shared = residual is None or residual == x
-    needs = Needs(want_x or want_residual, want_residual and not shared, want_weight, want_bias)
-    dx, dresidual, dweight, dbias = launch(needs)
-    return (dx if want_x else None), dweight, dbias, ((dx if shared else dresidual) if want_residual else None)
+    return handed_out(wanted, launch(needs_of(wanted, x, residual)))
 
 
 class NormFunction(torch.autograd.Function):
@@ -52,19 +47,23 @@ class NormFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Maybe, dsum: Maybe = None) -> Any:
         h, weight, mean, rstd = ctx.saved_tensors
-        backwards = ctx.backwards
-        problem = backwards.problem
+        backwards: Backwards = ctx.backwards
+        wanted = ctx.needs_input_grad[1:]
+        if dy is not None and not torch.is_grad_enabled():
+            # What gradients_of does below, by the shortest way: the engine runs this in a thread where nothing is warm.
+            backward = backwards.wanting(wanted, dy, dsum, h)
+            return None, *handed_out(wanted, backward(dy, dsum, h, weight, mean, rstd))
 
-        def launch(needs: Needs) -> tuple[Maybe, Maybe, Maybe, Maybe]:
+        def launch(needs: Needs) -> Gradients:
             assert dy is not None
             return backwards(dy, dsum, h, needs)(dy, dsum, h, weight, mean, rstd)
 
-        wanted = ctx.needs_input_grad[1:]
-        if not torch.is_grad_enabled():
-            return None, *gradients_of(launch, dy, dsum, problem.x, problem.residual, wanted)
-        with torch.no_grad():  # create_graph=True
+        problem = backwards.problem
+        with torch.no_grad():
             results = gradients_of(launch, dy, dsum, problem.x, problem.residual, wanted)
-        sources = [tensor for tensor in (dy, dsum, h, weight) if tensor is not None]
+        if not torch.is_grad_enabled():
+            return None, *results
+        sources = [tensor for tensor in (dy, dsum, h, weight) if tensor is not None]  # create_graph=True
         return None, *_Refusal.apply(len(sources), *sources, *results)
 
 

@@ -22,14 +22,33 @@ from onepass.plan.layout import Layout, layout_of
 from onepass.plan.planner import Plan, power_of_two
 from onepass.spec import Norm, Problem
 
+#: Whether gradients of x, weight, bias and residual are asked for, in that order; and what each gets.
+Wanted = tuple[bool, bool, bool, bool]
+Gradients = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+
 
 class Needs(NamedTuple):
-    """Which gradients are wanted. `dresidual`: as a tensor of its own, because its dtype is not that of dx."""
+    """What is to be computed. `dresidual`: as a tensor of its own, because its dtype is not that of dx."""
 
     dx: bool
     dresidual: bool
     dweight: bool
     dbias: bool
+
+
+def needs_of(wanted: Wanted, x: torch.dtype, residual: torch.dtype | None) -> Needs:
+    want_x, want_weight, want_bias, want_residual = wanted
+    # x and residual get the same values; with equal dtypes, the same tensor.
+    shared = residual is None or residual == x
+    return Needs(want_x or want_residual, want_residual and not shared, want_weight, want_bias)
+
+
+def handed_out(wanted: Wanted, computed: Gradients) -> Gradients:
+    """To each input its gradient, from what was computed for the Needs: dx, dresidual, dweight, dbias."""
+    dx, dresidual, dweight, dbias = computed
+    if wanted[3] and dresidual is None:
+        dresidual = dx
+    return dx if wanted[0] else None, dweight, dbias, dresidual
 
 
 class Backwards:
@@ -44,6 +63,16 @@ class Backwards:
         self.device = device
         self.inplace = inplace
         self._built: dict[Any, Backward] = {}
+        self._wanted: dict[Any, Backward] = {}
+
+    def wanting(self, wanted: Wanted, dy: Tensor, dsum: Tensor | None, h: Tensor) -> Backward:
+        """By what is asked for, in one look-up."""
+        key = (wanted, dy.stride(), h.stride(), None if dsum is None else dsum.stride())
+        found = self._wanted.get(key)
+        if found is None:
+            needs = needs_of(wanted, self.problem.x, self.problem.residual)
+            found = self._wanted[key] = self(dy, dsum, h, needs)
+        return found
 
     def __call__(self, dy: Tensor, dsum: Tensor | None, h: Tensor, needs: Needs) -> Backward:
         # h too: hooks on saved tensors may bring it back with other strides.
@@ -122,7 +151,7 @@ class Backward:
 
     def __call__(
         self, dy: Tensor, dsum: Tensor | None, h: Tensor, weight: Tensor | None, mean: Tensor | None, rstd: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+    ) -> Gradients:
         """dx, dresidual, dweight, dbias; what is not needed is None."""
         place, like_dweight, like_dbias = self.place, self._like_dweight, self._like_dbias
         if place.is_elsewhere():
@@ -152,13 +181,13 @@ class Backward:
             dbiases = None if like_partials is None else torch.empty_like(like_partials)
         if like_mailbox is not None:
             mailbox = torch.zeros_like(like_mailbox)
-        handles += place.handles((dweights, dbiases, mailbox, dweight, dbias), 1)[0]
+        handles += place.own_handles((dweights, dbiases, mailbox, dweight, dbias))
         stream = place.stream()
         for launch, chosen in launches:
-            launch(stream, *[handles[index] for index in chosen])
+            launch(stream, *(handles if chosen is None else [handles[index] for index in chosen]))
         return dx, dresidual, dweight, dbias
 
-    def _of_nothing(self, dy: Tensor, h: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+    def _of_nothing(self, dy: Tensor, h: Tensor) -> Gradients:
         """The gradients where there is not one element: sums over no rows are zero."""
         dx = torch.empty_like(h if self._like_dx is None else self._like_dx) if not self.inplace else dy
         dresidual = None if self._like_dresidual is None else torch.empty_like(self._like_dresidual)
@@ -166,8 +195,8 @@ class Backward:
         dbias = None if self._like_dbias is None else torch.zeros_like(self._like_dbias)
         return dx if self.needs.dx else None, dresidual, dweight, dbias
 
-    def _prepare(self, aligned: bool) -> tuple[list[tuple[Launch, list[int]]], Tensor | None, Tensor | None]:
-        """Launches, each with the tensors it takes; and what partial sums and a mailbox are made from, if any."""
+    def _prepare(self, aligned: bool) -> tuple[list[tuple[Launch, list[int] | None]], Tensor | None, Tensor | None]:
+        """Launches, each with the tensors it takes (None: all); what partials and a mailbox are made from, if any."""
         align = self.align(aligned)
         # Another row count may get other kernels. They are compiled now, so that no later call waits for them.
         for rows in planner.row_counts_apart():
@@ -176,10 +205,10 @@ class Backward:
         absent = {"dweights", "dbiases"} if partial_rows == 0 else set()
         absent |= {"mailbox"} if words == 0 else set()
         present = [name for name in BACKWARD_TENSORS if self._dtype(name) is not None and name not in absent]
-        launches = [
-            (bind(programs, scalars), [present.index(name) for name in names if name in present])
-            for bind, programs, names, scalars in kernels
-        ]
+        launches = []
+        for bind, programs, names, scalars in kernels:
+            chosen = [present.index(name) for name in names if name in present]
+            launches.append((bind(programs, scalars), None if chosen == list(range(len(present))) else chosen))
         like_partials = self.place.like((partial_rows, self.problem.cols), torch.float32) if partial_rows else None
         like_mailbox = self.place.like((words,), word_dtype(self.norm)) if words else None
         return launches, like_partials, like_mailbox

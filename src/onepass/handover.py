@@ -48,6 +48,12 @@ class Place:
             return [tensor for tensor in tensors if tensor is not None], aligned
         return addresses, aligned
 
+    def own_handles(self, tensors: Sequence[Tensor | None]) -> list[Any]:
+        """The same for tensors that were made for the call, which are aligned."""
+        if self.index is None:
+            return [tensor for tensor in tensors if tensor is not None]
+        return [tensor.data_ptr() for tensor in tensors if tensor is not None]
+
     def like(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """What `torch.empty_like` makes a dense tensor of this shape and dtype from: one element, expanded.
 
@@ -81,7 +87,7 @@ def switches(norm: Norm, problem: Problem) -> dict[str, Any]:
 
 
 def word_dtype(norm: Norm) -> torch.dtype:
-    """A word of the split schedule's mailbox: one fp32 sum, or the two of a centred norm."""
+    """A word of the mailbox: one fp32 sum, or the two of a centred norm."""
     return torch.int64 if norm.centred else torch.int32
 
 

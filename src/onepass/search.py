@@ -21,7 +21,7 @@ from onepass.backward import Backward, Needs
 from onepass.checks import Options, checked
 from onepass.forward import Forward
 from onepass.handover import contiguous_strides
-from onepass.plan import planner, table
+from onepass.plan import launch, planner, table, workers
 from onepass.plan.candidates import backward_candidates, forward_candidates
 from onepass.plan.device import device_of
 from onepass.plan.planner import Choice
@@ -119,6 +119,12 @@ def _race(
     progress: Callable[[str, int, int], None],
 ) -> dict[Choice, float]:
     """Microseconds of each choice that can run; the first one is the model's, and always can."""
+    with launch.gather() as kernels:
+        for choice in choices:
+            with planner.force(direction, choice):
+                prepare()()
+    if device.type == "cuda":
+        workers.compile_all(kernels, torch.cuda.get_device_capability(device))
     flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device)
     times: dict[Choice, float] = {}
     for number, choice in enumerate(choices):

@@ -33,41 +33,49 @@ from onepass.kernels.parts import (
 
 @triton.jit
 def row_moments(
-    p_x, p_residual, p_sum, row, lane, x_row, x_lane, residual_row, residual_lane, end, count,
+    p_x, p_residual, p_sum, row, lane, x_row, x_lane, residual_row, residual_lane, end,
     CENTRED: tl.constexpr, NARROW: tl.constexpr, ROUND_SUM: tl.constexpr,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, EVEN: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
-    """In one walk, the sum of a row's squares; if CENTRED its mean, and the sum of squared deviations from that.
+    """In one walk: a row's mean and the sum of squared deviations from it, or if not CENTRED the sum of its squares.
 
-    The mean is known at the end of the walk only, so deviations are taken from the first block's mean, and what that is
-    off comes off their squares. With b blocks these are at most 1 + b times what remains, so little is cancelled.
+    The mean is known at the end of the walk only. Until then each place in a block takes deviations from the first
+    value that it met. If that one is far off then it is far from the mean too, and adds more to the sum than what the
+    others at its place lose to rounding.
     """
-    shift = 0.0
+    FIRST: tl.constexpr = 1 if CENTRED else 0
+    o_block = tl.arange(0, BLOCK)[None, :]
+    pivots = 0.0
     if CENTRED:
-        o_col = tl.arange(0, BLOCK)[None, :]
-        h = load_sum(
-            p_x, p_residual, p_sum, row, lane, o_col, o_col < end, x_row, x_lane, residual_row, residual_lane,
-            NARROW, ROUND_SUM, not EVEN, ALIGN, KEPT,
+        pivots = wide(
+            load_sum(
+                p_x, p_residual, p_sum, row, lane, o_block, o_block < end, x_row, x_lane, residual_row, residual_lane,
+                NARROW, ROUND_SUM, not EVEN, ALIGN, KEPT,
+            ),
+            False,
         )  # fmt: skip
-        shift = tl.div_rn(row_sum(wide(h, False)), tl.minimum(end, BLOCK).to(tl.float32))
-    totals = tl.zeros((1, BLOCK), tl.float32)
+    sums = tl.zeros((1, BLOCK), tl.float32)
     squares = tl.zeros((1, BLOCK), tl.float32)
-    for i in range(BLOCKS):
-        o_col = i * BLOCK + tl.arange(0, BLOCK)[None, :]
+    for i in range(FIRST, BLOCKS):
+        o_col = o_block + i * BLOCK
         m = o_col < end
         h = load_sum(
             p_x, p_residual, p_sum, row, lane, o_col, m, x_row, x_lane, residual_row, residual_lane,
             NARROW, ROUND_SUM, not EVEN, ALIGN, KEPT,
         )  # fmt: skip
-        deviation = deviation_of(h, shift, m, CENTRED, False, not EVEN)
+        deviation = deviation_of(h, pivots, m, CENTRED, False, not EVEN)
         squares += narrowed(deviation * deviation, NARROW)
         if CENTRED:
-            totals += wide(h, False)
+            sums += deviation
     mean = 0.0
+    if CENTRED:
+        met = tl.maximum(tl.cdiv(end - o_block, BLOCK), 0).to(tl.float32)
+        mean = tl.div_rn(row_sum(sums + met * pivots), end.to(tl.float32))
+        shift = sums / tl.maximum(met, 1.0)
+        distance = pivots + shift - mean
+        squares += met * distance * distance - sums * shift
     square = row_sum(squares)
     if CENTRED:
-        mean = tl.div_rn(row_sum(totals), count)
-        square -= count * (mean - shift) * (mean - shift)
         # Rounding may leave less than nothing of a row that hardly varies. A NaN stays one.
         square = tl.maximum(square, 0.0, propagate_nan=tl.PropagateNan.ALL)
     return mean, square
@@ -116,7 +124,7 @@ def stream_forward(
     count = end.to(tl.float32)
 
     mean, square = row_moments(
-        p_x, p_residual, p_sum, row, lane, x_row, x_lane, residual_row, residual_lane, end, count,
+        p_x, p_residual, p_sum, row, lane, x_row, x_lane, residual_row, residual_lane, end,
         CENTRED, NARROW, ROUND_SUM, BLOCK, BLOCKS, EVEN, ALIGN,
     )  # fmt: skip
     if p_mean is not None:

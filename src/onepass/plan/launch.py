@@ -9,12 +9,15 @@ anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
+from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from onepass.plan import binaries
@@ -31,11 +34,23 @@ Launch = Callable[..., None]
 Bind = Callable[[int, tuple[Any, ...]], Launch]
 
 _compiled: dict[tuple[Any, ...], Bind] = {}
+_gathered: list[tuple[Any, ...]] | None = None
 
 
 def compiled_count() -> int:
     """How many kernels this process has compiled or loaded so far."""
     return len(_compiled)
+
+
+@contextmanager
+def gather() -> Iterator[list[tuple[Any, ...]]]:
+    """For a while, note which kernels would have to be compiled, and launch nothing; workers.py compiles them."""
+    global _gathered
+    _gathered = []
+    try:
+        yield _gathered
+    finally:
+        _gathered = None
 
 
 def kernel(
@@ -55,11 +70,14 @@ def kernel(
     key = (function, dtypes, tuple(constants.items()), warps, device, registers, cooperative)
     bind = _compiled.get(key)
     if bind is None:
+        options = {"num_warps": warps, "launch_cooperative_grid": cooperative, "maxnreg": registers}
+        if _gathered is not None:
+            _gathered.append((function.fn.__module__, function.fn.__name__, dtypes, constants, options))
+            return lambda programs, scalars: lambda stream, *pointers: None
         names = function.arg_names
         values = {name: LANGUAGE.get(value, value) for name, value in constants.items()}
         tail = tuple(values[name] for name in names if name in values)
         if isinstance(function, triton.JITFunction):
-            options = {"num_warps": warps, "launch_cooperative_grid": cooperative, "maxnreg": registers}
             bind = _native(function, dtypes, values, options, tail)
         else:
             bind = _interpreted(function, dtypes, tail, cooperative)
@@ -107,7 +125,8 @@ def _native(
     tail: tuple[Any, ...],
 ) -> Bind:
     module = launcher() if torch.version.hip is None else None
-    binary = None if module is None else _binary(function, dtypes, constants, options)
+    capability = torch.cuda.get_device_capability()
+    binary = None if module is None else _binary(function, dtypes, constants, options, capability)
     handle = None if binary is None else loaded(binary)
     if module is None or binary is None or handle is None:
         return _through_triton(_compile(function, dtypes, constants, options), dtypes, tail)
@@ -122,14 +141,32 @@ def _native(
     return bind
 
 
+def compile_to_disk(
+    module: str,
+    name: str,
+    dtypes: tuple[torch.dtype | None, ...],
+    constants: Mapping[str, Any],
+    options: Mapping[str, Any],
+    capability: tuple[int, int],
+) -> None:
+    """What `gather` noted, without a GPU."""
+    values = {key: LANGUAGE.get(value, value) for key, value in constants.items()}
+    _binary(getattr(import_module(module), name), dtypes, values, options, capability)
+
+
 def _binary(
-    function: Any, dtypes: tuple[torch.dtype | None, ...], constants: Mapping[str, Any], options: Mapping[str, Any]
+    function: Any,
+    dtypes: tuple[torch.dtype | None, ...],
+    constants: Mapping[str, Any],
+    options: Mapping[str, Any],
+    capability: tuple[int, int],
 ) -> Binary | None:
     """From disk, or compiled and then kept there; None where it needs more of a launch than ours gives."""
-    key = binaries.key_of(function, dtypes, constants, options, torch.cuda.get_device_capability())
+    key = binaries.key_of(function, dtypes, constants, options, capability)
     found = binaries.find(key)
     if found is None:
-        compiled = _compile(function, dtypes, constants, options)
+        target = GPUTarget("cuda", 10 * capability[0] + capability[1], 32)
+        compiled = _compile(function, dtypes, constants, options, target)
         metadata = compiled.metadata
         if metadata.num_warps != options["num_warps"] or metadata.global_scratch_size or metadata.profile_scratch_size:
             return None

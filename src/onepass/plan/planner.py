@@ -136,7 +136,8 @@ def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
     if tile is not None:
         single = _is_single(problem.cols, problem.x, align)
         return Choice("tile", _single(problem.cols) if single else _snug(tile, problem.cols, align))
-    stream = _fitting(t.streams, problem.cols)
+    # What decides is the bytes of a row that are read twice.
+    stream = _fitting(t.streams, problem.cols * (problem.x.itemsize + _itemsize(problem.residual)) // 2)
     if stream is not None:
         return Choice("stream", _snug(stream, problem.cols, align))
     return Choice("split", t.centred_forward_slice if centred else t.forward_slice)
@@ -170,7 +171,8 @@ def backward_choice(problem: Problem, centred: bool, align: int) -> Choice:
     column = problem.y.itemsize + problem.h.itemsize + _itemsize(problem.weight) + (8 if centred else 4)
     if tile is not None and problem.cols * column <= t.backward_row_bytes:
         return Choice("tile", _snug(tile, problem.cols, align))
-    return Choice("split", t.backward_slice)
+    many = problem.cols > t.backward_slice.cols * t.many_slices
+    return Choice("split", t.backward_slice_of_many if many and not centred else t.backward_slice)
 
 
 def signature(direction: str, problem: Problem, centred: bool, align: int) -> str:

@@ -105,6 +105,11 @@ class Thresholds:
     #: What a program may hold of a row: x, dy, weight, and dW and dB in fp32, of the 256 KiB of an SM's registers.
     backward_row_bytes: int = 180 << 10
     backward_slice: Tile = Tile(2048, 1, 2, 4, 3)
+    #: With more slices than these, a program waits for so many others that twice the warps pay, at half the elements
+    #: each: 907 us against 960 at 2,048 x 262,144. It is the same at 64 slices, and worse at 32 (502 against 438).
+    #: LayerNorm was not tried.
+    many_slices: int = 64
+    backward_slice_of_many: Tile = Tile(2048, 1, 4, 4, 4)
 
     #: Up to so many rows, programs for dx and programs for dW read the same rows in one launch, and there are no
     #: partials to sum: 3.3 us against 5.9 at 128 x 4,096, 2.1 against 5.5 at 1 x 8,192. From 1,024 rows on the
