@@ -5,6 +5,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ from test_planner import held_by_a_thread
 
 H200 = Device("NVIDIA H200", sms=132, registers=65536, shared=233472, cooperative=True)
 GPU = "interpreter"
+ROOT = Path(__file__).parents[1]
 ENTRY = Entry("some problem", "tile", Tile(512, 2, 1, block=32), 1.5, 2.0, 7, "then")
 
 
@@ -49,6 +51,17 @@ def test_an_entry_is_found_again_by_this_process_and_the_next(cache):
     table.forget()
     assert table.find(GPU, ENTRY.signature).us == 1.0, "the last one counts"
     assert table.find("another GPU", ENTRY.signature) is None
+
+
+def test_the_tables_of_the_package_are_whole_and_name_the_run_behind_each_entry():
+    paths = sorted(Path(table.__file__).with_name("tables").glob("*.jsonl"))
+    assert paths
+    for path in paths:
+        entries = [Entry.from_line(line) for line in path.read_text().splitlines()]
+        assert all(entries) and len({entry.signature for entry in entries}) == len(entries)
+        for entry in entries:
+            assert entry.us <= entry.model_us
+            assert (ROOT / entry.run).is_file(), entry
 
 
 def test_damaged_and_foreign_lines_are_passed_over(cache):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from triton.backends.compiler import GPUTarget
 
 from onepass.kernels.reduce import sum_partials
-from onepass.plan import launch
+from onepass.plan import binaries, launch
 
 F32, BF16 = torch.float32, torch.bfloat16
 
@@ -23,7 +25,7 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     compile_for = launch._compile
 
     def compile_only(*arguments: Any) -> Any:
-        made.append(compile_for(*arguments, GPUTarget("cuda", 90, 32)))
+        made.append(compile_for(*arguments))
         return made[-1]
 
     monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / "cache"))
@@ -62,12 +64,36 @@ def test_what_is_compiled_differently_is_another_kernel(compiled, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (10, 0))
     bound()
     assert len(compiled) == 5
-    monkeypatch.setenv("TRITON_DISABLE_LINE_INFO", "1")
+    monkeypatch.setattr(binaries, "_kernels", lambda: "other files")
     bound()
     assert len(compiled) == 6
+    monkeypatch.setenv("TRITON_DISABLE_LINE_INFO", "1")
+    bound()
+    assert len(compiled) == 7
     monkeypatch.setenv("TRITON_CACHE_DIR", "elsewhere")
     bound()
-    assert len(compiled) == 6, "where Triton keeps things changes nothing"
+    assert len(compiled) == 7, "where Triton keeps things changes nothing"
+
+
+ORDER = """
+from onepass.kernels import {first}
+from onepass.kernels import few, reduce, split, stream, tile
+from onepass.plan.binaries import key_of
+kernels = [tile.tile_forward, tile.tile_backward, split.split_backward, few.few_backward]
+{first}.{function}.cache_key  # Triton hashes what it compiles
+print(*[key_of(kernel, (), {{}}, {{}}, (9, 0)) for kernel in kernels])
+"""
+
+
+def test_a_kernels_key_does_not_depend_on_what_was_compiled_before():
+    keys = set()
+    for first, function in (("tile", "tile_backward"), ("split", "split_forward")):
+        script = ORDER.format(first=first, function=function)
+        paths = {"PYTHONPATH": str(Path(launch.__file__).parents[2])}
+        ran = subprocess.run([sys.executable, "-c", script], env=os.environ | paths, capture_output=True, text=True)
+        keys.add(ran.stdout)
+    [line] = keys
+    assert len(set(line.split())) == 4
 
 
 @pytest.mark.parametrize("content", [b"", b"no json\ncubin", b'{"name": 1}\n'])

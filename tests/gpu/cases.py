@@ -74,7 +74,12 @@ CASES = [
     Case("few rows of 16,384 columns", "rms_norm", "tile", (67, 16384), BF16),
     Case("few rows of 8,192 columns", "layer_norm", "tile", (67, 8192), BF16, bias=True),
     # Rows at odd addresses, one element at a time.
-    *(Case(f"2,881 columns {op}", op, "tile", (517, 2881), BF16) for op in ("rms_norm", "layer_norm")),
+    *(
+        Case(f"{cols:,} columns {op}", op, "tile", (517, cols), BF16)
+        for op in ("rms_norm", "layer_norm")
+        for cols in (41, 61, 301, 701, 2881)
+    ),
+    *(Case(f"{cols:,} fp32 columns", "rms_norm", "tile", (517, cols), FP32) for cols in (61, 301, 4099)),
     Case("few rows of heads", "rms_norm", "tile", (19, 8, 128), BF16),
     # The residual stream in fp32 beside bf16: dx and dresidual are two tensors then.
     Case("one row rms bf16 fp32 residual", "rms_norm", "tile", (517, 2880), BF16, residual=FP32),
@@ -103,9 +108,10 @@ def explained(case: Case, tensors: Tensors) -> Explanation:
 
 
 def forward_schedule(op: str, dtype: torch.dtype, cols: int) -> str:
-    """What the forward of plain rows is meant to take: LayerNorm's tile ends earlier, and fp32 is twice as wide."""
-    held = (16384 if op == "rms_norm" else 8192) * 2 // dtype.itemsize
-    return "tile" if cols <= held else "stream" if cols <= 65536 else "split"
+    """What the forward of plain rows is meant to take: fp32 is twice as wide, but for RMSNorm's tile."""
+    wide = dtype.itemsize // 2
+    held = 16384 if op == "rms_norm" else 16384 // wide
+    return "tile" if cols <= held else "stream" if cols <= 65536 // wide else "split"
 
 
 def backward_schedule(case: Case) -> str:
@@ -123,7 +129,7 @@ def streaming() -> Any:
         value = getattr(now, name)
         if name.endswith("_tiles"):
             changes[name] = (replace(value[0], cols=1),)
-        elif name.endswith("_slice"):
+        elif name.endswith("_tile") or ("_slice" in name and name != "many_slices"):
             changes[name] = replace(value, cols=1)
     return planner.override(**changes)
 

@@ -22,6 +22,7 @@ PROBLEMS: list[tuple[str, str, str, tuple[int, ...]]] = [
     ("few rows in blocks", "tile", "few", (35, 3001)),
     ("few rows and heads", "tile", "few", (35, 3, 100)),
     ("many short rows", "tile", "tile", (4101, 100)),
+    ("short odd rows", "tile", "tile", (4101, 61)),
     ("odd rows", "tile", "tile", (335, 1001)),
     ("rows in blocks", "tile", "tile", (335, 2880)),
     ("rows and heads", "tile", "tile", (135, 3, 100)),

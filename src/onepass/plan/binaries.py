@@ -1,7 +1,8 @@
 """Compiled kernels, kept on disk under a key of our own.
 
 Triton keeps them as well, but to find one it first hashes its own installation, which takes 0.4 s of a process's first
-call. Here a key has Triton's version instead, and Triton's settings from the environment.
+call. Here a key has Triton's version instead, and Triton's settings from the environment. Triton's hash of a kernel's
+source also depends on which kernels were hashed before it; ours is of the files in which the kernels are written.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import triton
 
+from onepass import kernels
 from onepass.plan.cache import cache_directory, write_whole
 
 #: Of Triton's variables, one that says where and not what.
@@ -33,13 +37,20 @@ class Binary:
 def key_of(
     function: Any, dtypes: tuple[Any, ...], constants: Mapping[str, Any], options: Mapping[str, Any], arch: Any
 ) -> str:
-    """All that decides what the compiler makes: the source, with that of what it calls, and how it is compiled."""
+    """All that decides what the compiler makes: the source, and how it is compiled."""
     settings = sorted(
         item for item in os.environ.items() if item[0].startswith("TRITON_") and item[0] not in _WITHOUT_EFFECT
     )
     how = sorted(constants.items()), sorted(options.items()), arch, triton.__version__, settings
-    parts = (function.cache_key, dtypes, *how)
+    parts = (_kernels(), function.fn.__module__, function.fn.__name__, dtypes, *how)
     return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+@cache
+def _kernels() -> str:
+    """What the kernels are made of: every file beside them, because they share parts."""
+    folder = Path(kernels.__file__).parent
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))).hexdigest()
 
 
 def find(key: str) -> Binary | None:

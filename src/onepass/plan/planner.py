@@ -130,17 +130,24 @@ def forward_plan(problem: Problem, device: Device, centred: bool, align: int) ->
 def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
     """By the thresholds."""
     t = _thresholds
+    if _piece(problem.x, align) <= 4:
+        odd = _fitting(t.odd_forward_tiles, problem.cols)
+        if odd is not None:
+            return Choice("tile", odd)
     # A sum with the residual is held in fp32.
     held = problem.x.itemsize if problem.residual is None else 4
     tile = _fitting(t.centred_forward_tiles if centred else t.forward_tiles, problem.cols * held // 2)
+    if tile is None and held == 4 and not centred:
+        tile = _fitting((t.wide_forward_tile,), problem.cols * 2)
     if tile is not None:
-        single = _is_single(problem.cols, problem.x, align)
+        single = _piece(problem.x, align) == 2
         return Choice("tile", _single(problem.cols) if single else _snug(tile, problem.cols, align))
-    # What decides is the bytes of a row that are read twice.
-    stream = _fitting(t.streams, problem.cols * (problem.x.itemsize + _itemsize(problem.residual)) // 2)
+    # What decides is the bytes of a row that are in flight.
+    flowing = problem.x.itemsize + _itemsize(problem.residual) + _itemsize(problem.sum)
+    stream = _fitting(t.streams, problem.cols * flowing // 2)
     if stream is not None:
-        return Choice("stream", _snug(stream, problem.cols, align))
-    return Choice("split", t.centred_forward_slice if centred else t.forward_slice)
+        return Choice("stream", stream)
+    return Choice("split", t.narrow_forward_slice if centred or problem.residual is not None else t.forward_slice)
 
 
 def row_counts_apart() -> tuple[int, ...]:
@@ -164,15 +171,27 @@ def backward_plan(problem: Problem, device: Device, centred: bool, align: int, m
 def backward_choice(problem: Problem, centred: bool, align: int) -> Choice:
     """By the thresholds."""
     t = _thresholds
-    cols = _columns(problem)
-    tile = _fitting(t.centred_backward_tiles if centred else t.backward_tiles, cols)
-    if _is_single(problem.cols, problem.h, align):
-        tile = _fitting(t.single_backward_tiles[: 1 if centred else None], cols) or tile
+    tile = _odd_backward(problem, centred, align) or _fitting(
+        t.centred_backward_tiles if centred else t.backward_tiles, _columns(problem)
+    )
     column = problem.y.itemsize + problem.h.itemsize + _itemsize(problem.weight) + (8 if centred else 4)
     if tile is not None and problem.cols * column <= t.backward_row_bytes:
         return Choice("tile", _snug(tile, problem.cols, align))
     many = problem.cols > t.backward_slice.cols * t.many_slices
     return Choice("split", t.backward_slice_of_many if many and not centred else t.backward_slice)
+
+
+def _odd_backward(problem: Problem, centred: bool, align: int) -> Tile | None:
+    """For rows at odd addresses, where these have tiles of their own."""
+    t = _thresholds
+    piece = _piece(problem.h, align)
+    if piece == 2:
+        return _fitting(t.odd_centred_backward_tiles if centred else t.odd_backward_tiles, problem.cols)
+    if piece != 4:
+        return None
+    if problem.cols >= t.half_odd_wide_from:
+        return _fitting((t.half_odd_wide_backward_tile,), problem.cols)
+    return _fitting(t.half_odd_backward_tiles, problem.cols)
 
 
 def signature(direction: str, problem: Problem, centred: bool, align: int) -> str:
@@ -208,9 +227,9 @@ def _fitting(tiles: tuple[Tile, ...], cols: int) -> Tile | None:
     return next((tile for tile in tiles if cols <= tile.cols), None)
 
 
-def _is_single(cols: int, dtype: torch.dtype, align: int) -> bool:
-    """Whether rows must be loaded element by element, and are long enough for tiles of their own."""
-    return align * dtype.itemsize == 2 and cols >= _thresholds.single_min_cols
+def _piece(dtype: torch.dtype, align: int) -> int:
+    """The bytes in which a row can be loaded, given what its beginnings have in common."""
+    return min(16, align * dtype.itemsize)
 
 
 def _single(cols: int) -> Tile:

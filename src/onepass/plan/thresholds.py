@@ -29,33 +29,42 @@ class Thresholds:
     #: RMSNorm forward: a program for each tile, which the GPU hands out better than they walk. Blocks are as narrow as
     #: keeps every thread loading 16 bytes, so that little of the last one is beyond the row.
     forward_tiles: tuple[Tile, ...] = (
-        Tile(64, 16, 4),
-        Tile(128, 16, 4),
-        Tile(256, 16, 4, block=128),
+        Tile(96, 16, 2, block=32),
+        Tile(384, 16, 4, block=64),
         Tile(512, 4, 4, block=128),
         Tile(1024, 8, 4, block=256),
         Tile(1536, 2, 2, block=256),
         Tile(3072, 1, 4, block=1024),
         Tile(4096, 1, 8, block=2048),
         Tile(5120, 1, 4, block=1024),
-        Tile(12288, 1, 8, block=2048),
-        Tile(16384, 1, 16, block=4096),
+        Tile(16384, 1, 8, block=2048),
     )
+    #: What is held in fp32, a sum with the residual for instance, counts as twice the columns. Up to these it is a tile
+    #: still: level with a walk for many rows, and 5.1 us against 6.0 at 13 x 11,712.
+    wide_forward_tile: Tile = Tile(32768, 1, 16, block=2048)
     #: LayerNorm forward: its second sum waits for its first, so fewer warps, which then wait for fewer others.
     centred_forward_tiles: tuple[Tile, ...] = (
-        Tile(64, 16, 1),
-        Tile(128, 16, 2),
-        Tile(256, 8, 2, block=128),
+        Tile(128, 16, 2, block=32),
+        Tile(256, 16, 4, block=64),
         Tile(512, 4, 2, block=128),
         Tile(1024, 1, 1, block=256),
         Tile(2048, 1, 1, block=256),
+        Tile(3072, 1, 2, block=512),
         Tile(8192, 1, 4, block=1024),
+        Tile(16384, 1, 8, block=2048),
     )
-    #: Rows of 16-bit elements that begin at odd addresses are loaded element by element, so a block is as wide as its
-    #: threads, and there are as many warps as leave each thread about this many: 21.8 us against 25.2 at 4,093 x 4,099,
-    #: LayerNorm 24.7 against 33.9. Shorter rows than these stay with several to a tile.
+    #: Rows that begin at odd addresses are loaded in pieces of 2 or 4 bytes, which leaves nothing to win from wide
+    #: blocks: narrow ones reach less far beyond the row (51 us against 103 at 319,566 x 105). By columns of any dtype.
+    odd_forward_tiles: tuple[Tile, ...] = (
+        Tile(40, 16, 1, block=16),
+        Tile(72, 8, 2, block=16),
+        Tile(128, 8, 1, block=32),
+        Tile(256, 8, 2, block=32),
+        Tile(512, 2, 1, block=64),
+    )
+    #: Wider ones of 16 bits, element by element: a block is as wide as its threads, with as many warps as leave each
+    #: thread about this many: 21.8 us against 25.2 at 4,093 x 4,099, LayerNorm 24.7 against 33.9.
     single_elements: int = 33
-    single_min_cols: int = 513
 
     #: Elements of an input, forward and backward, from which on a thread keeps them packed: below, registers are not
     #: what limits a program, and widening them again costs (LayerNorm's backward of 4,096 columns, 32 elements: 205 us
@@ -66,42 +75,65 @@ class Thresholds:
     #: with what is written: 252 us against 291 shared at 8,192 x 32,768, 520 against 540 at 8,192 x 65,536.
     streams: tuple[Tile, ...] = (Tile(16384, 1, 16, block=4096), Tile(65536, 1, 32, block=8192))
     #: And from there on programs share a row, a slice each. Wider slices mean fewer programs to wait for: 552 us
-    #: against 577 with slices of 2,048 at 2,048 x 262,144. LayerNorm's hold more and do not gain.
+    #: against 577 with slices of 2,048 at 2,048 x 262,144. LayerNorm's and sums with a residual hold more, and do not
+    #: gain.
     forward_slice: Tile = Tile(8192, 1, 8, 2, 3)
-    centred_forward_slice: Tile = Tile(2048, 1, 2, 6, 3)
+    narrow_forward_slice: Tile = Tile(2048, 1, 2, 6, 3)
 
     #: Backward: the tile's rows times columns is also the size of dW's accumulator in registers. One warp where it can
     #: hold the row: it waits for no other.
     backward_tiles: tuple[Tile, ...] = (
         Tile(64, 32, 8, 2, 4),
-        Tile(128, 16, 8, 2, 4),
+        Tile(96, 16, 8, 2, 4, block=128),
+        Tile(128, 4, 1, 8, 4),
         Tile(256, 4, 1, 8, 3, block=128),
         Tile(384, 2, 1, 8, 3, block=128),
         Tile(512, 4, 2, 4, 4),
         Tile(768, 1, 1, 8, 3, block=256),
         Tile(1024, 2, 2, 4, 3),
-        Tile(2048, 1, 2, 4, 3, block=512),
+        Tile(1280, 1, 2, 4, 4, block=512),
+        Tile(2400, 1, 2, 4, 3, block=512),
         Tile(3072, 2, 4, 2, 3, block=1024),
+        Tile(3840, 1, 4, 2, 4, block=2048),
         Tile(4096, 2, 8, 1, 3),
         Tile(5120, 1, 4, 2, 3, block=1024),
-        Tile(6144, 1, 8, 1, 3, block=2048),
+        Tile(6144, 1, 8, 1, 4, block=2048),
         Tile(8192, 1, 16, 1, 3),
         Tile(16384, 1, 8, 1, 3, block=2048),
     )
     #: LayerNorm's accumulates dB too. With 16 warps it spills at 8,192 columns: 262 us against 203 with 8, at 16,384
     #: rows. One stage more hides its second sum: 198 us against 205 at 4,096 columns, 300 against 334 at 6,144.
     centred_backward_tiles: tuple[Tile, ...] = (
-        *backward_tiles[:4],
+        Tile(64, 32, 8, 2, 4),
+        Tile(128, 16, 8, 2, 4),
+        *backward_tiles[3:5],
         Tile(512, 2, 1, 8, 4),
-        *backward_tiles[5:9],
+        *backward_tiles[6:11],
         Tile(4096, 2, 8, 1, 4),
         Tile(5120, 1, 4, 2, 3, block=1024),
         Tile(6144, 1, 8, 1, 4, block=2048),
         Tile(16384, 1, 8, 1, 3, block=2048),
     )
-    #: RMSNorm's, of rows at odd addresses, as for the forward above: 42 us against 52 at 4,093 x 4,099. LayerNorm takes
-    #: the first alone: its sums leave no room for as many warps.
-    single_backward_tiles: tuple[Tile, ...] = (Tile(1024, 1, 1, 8, 3, block=256), Tile(5120, 1, 8, 2, 3, block=512))
+    #: Of rows at odd addresses, by columns of any dtype. In pieces of 2 bytes: 42 us against 52 at 4,093 x 4,099, 96
+    #: against 308 at 319,566 x 105. LayerNorm's sums leave less room for warps.
+    odd_backward_tiles: tuple[Tile, ...] = (
+        Tile(48, 4, 1, 8, 3, block=64),
+        Tile(72, 4, 1, 8, 3, block=8),
+        Tile(320, 4, 2, 8, 3, block=32),
+        Tile(512, 2, 2, 8, 3, block=128),
+        Tile(1024, 1, 2, 8, 3, block=128),
+        Tile(2400, 1, 4, 4, 3, block=256),
+        Tile(5120, 1, 8, 2, 3, block=512),
+    )
+    odd_centred_backward_tiles: tuple[Tile, ...] = (*odd_backward_tiles[:-1], Tile(5120, 1, 4, 2, 3, block=512))
+    #: In pieces of 4 bytes; between the last two, as rows that begin on 16 bytes.
+    half_odd_backward_tiles: tuple[Tile, ...] = (
+        Tile(48, 4, 1, 8, 3, block=64),
+        Tile(192, 4, 1, 8, 3, block=16),
+        Tile(512, 2, 1, 8, 3, block=64),
+    )
+    half_odd_wide_backward_tile: Tile = Tile(5120, 1, 4, 2, 3, block=512)
+    half_odd_wide_from: int = 3073
     #: What a program may hold of a row: x, dy, weight, and dW and dB in fp32, of the 256 KiB of an SM's registers.
     backward_row_bytes: int = 180 << 10
     backward_slice: Tile = Tile(2048, 1, 2, 4, 3)
