@@ -33,6 +33,7 @@ _NO_TILES = {
     "backward_tiles": (),
     "centred_backward_tiles": (),
     "streams": (),
+    "centred_streams": (),
 }
 
 _BLOCK_ROWS = {

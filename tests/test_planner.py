@@ -192,6 +192,16 @@ def test_sums_of_partials_cover_every_column_of_every_lane():
         assert plan.programs == lanes * -(-cols // plan.block)
 
 
+def test_a_tuned_backward_serves_eager_and_compiled_calls_alike():
+    """An op is handed what was normalized, and cannot tell x from a copy of it in the same dtype."""
+    plain = problem_of(64, 2880)
+    copied = replace(plain, sum=plain.x)
+    assert planner.signature("backward", plain, False, 16) == planner.signature("backward", copied, False, 16)
+    assert planner.signature("forward", plain, False, 16) != planner.signature("forward", copied, False, 16)
+    summed = replace(copied, residual=plain.x)
+    assert planner.signature("backward", summed, False, 16) != planner.signature("backward", plain, False, 16)
+
+
 def test_thresholds_come_back_after_an_override():
     before, number = planner.thresholds(), planner.generation()
     with planner.override(block_row_min_rows=7) as changed:

@@ -83,9 +83,11 @@ def _norm_backward(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     norm = Norm(centred, eps, offset, CASTS[cast])
     weight_dtype = None if weight is None else weight.dtype
-    # What was normalized is x itself, or a sum in a dtype of its own; for the backward these are the same thing.
+    # What was normalized is x itself, or a sum in a dtype of its own; for the backward these are the same thing, and
+    # it must be planned as the one that an eager call plans.
+    total = None if residual_dtype is None and h.dtype == x_dtype else h.dtype
     problem = Problem(
-        1, 1, h.shape[-1], x_dtype, dy.dtype, weight_dtype, bias_dtype, residual_dtype, h.dtype, per_head
+        1, 1, h.shape[-1], x_dtype, dy.dtype, weight_dtype, bias_dtype, residual_dtype, total, per_head
     )  # fmt: skip
     key = (norm, problem, planner.generation(), h.shape, h.device)
     backwards = _backwards.get(key)

@@ -144,7 +144,7 @@ def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
         return Choice("tile", _single(problem.cols) if single else _snug(tile, problem.cols, align))
     # What decides is the bytes of a row that are in flight.
     flowing = problem.x.itemsize + _itemsize(problem.residual) + _itemsize(problem.sum)
-    stream = _fitting(t.streams, problem.cols * flowing // 2)
+    stream = _fitting(t.centred_streams if centred else t.streams, problem.cols * flowing // 2)
     if stream is not None:
         return Choice("stream", stream)
     return Choice("split", t.narrow_forward_slice if centred or problem.residual is not None else t.forward_slice)
@@ -196,7 +196,10 @@ def _odd_backward(problem: Problem, centred: bool, align: int) -> Tile | None:
 
 def signature(direction: str, problem: Problem, centred: bool, align: int) -> str:
     """What a tuned choice holds for: all that a kernel is compiled for, but rows and lanes."""
-    dtypes = (problem.x, problem.y, problem.weight, problem.bias, problem.residual, problem.sum)
+    # A backward is the same whether x was normalized or its copy, which the op that compiled calls take cannot tell.
+    copied = direction == "backward" and problem.residual is None and problem.h == problem.x
+    total = None if copied else problem.sum
+    dtypes = (problem.x, problem.y, problem.weight, problem.bias, problem.residual, total)
     names = " ".join("-" if dtype is None else str(dtype).removeprefix("torch.") for dtype in dtypes)
     heads = " heads" if problem.per_lane else ""
     return f"{'layer_norm' if centred else 'rms_norm'} {direction} {problem.cols} {names} align{align}{heads}"
