@@ -142,6 +142,9 @@ def test_runs_of_two_machines_are_compared_by_their_baselines(tmp_path):
     assert "of the baseline: 9.0% slower" in found.changes[0].reason
     found = relative_of(tmp_path / "faster code", (20, 40), (18, 40))
     assert [change.change for change in found.changes] == ["improvement"]
+    found = relative_of(tmp_path / "faster baseline", (20, 40), (20.2, 38))
+    assert [change.change for change in found.changes] == ["noise"]
+    assert "by the clock, the rest is the baseline's" in found.changes[0].reason
     assert not relative_of(tmp_path / "not asked", (20, 40), (24, 44), only=["quack"]).changes
 
 
