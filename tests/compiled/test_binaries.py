@@ -30,6 +30,7 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr(launch, "_compiled", {})  # nothing of this is for other tests
     monkeypatch.setattr(launch, "_compile", compile_only)
     monkeypatch.setattr(launch, "launcher", lambda: SimpleNamespace(prepare=lambda *arguments: arguments))
     monkeypatch.setattr(launch, "loaded", lambda binary: binary)

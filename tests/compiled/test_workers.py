@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from onepass.kernels import reduce
-from onepass.plan import binaries, workers
+from onepass.plan import binaries, launch, workers
 from onepass.plan.launch import gather, kernel
 
 HOPPER = (9, 0)
@@ -18,6 +18,7 @@ F32 = torch.float32
 @pytest.fixture(autouse=True)
 def three_cores(tmp_path, monkeypatch):
     monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path))
+    monkeypatch.setattr(launch, "_compiled", {})  # what other tests compiled would not be noted
     monkeypatch.setattr(workers, "MOST", 3)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(64))
     workers._workers.cache_clear()
