@@ -14,7 +14,7 @@ import onepass
 from cases import BF16, F32, OPS, Case, explained, inputs_of, random
 from onepass import search as searching
 from onepass.checks import Options
-from onepass.plan import planner, table
+from onepass.plan import launch, planner, table
 from onepass.plan.cache import cache_directory
 from onepass.plan.candidates import backward_candidates, forward_candidates
 from onepass.plan.device import INTERPRETER, Device
@@ -167,7 +167,7 @@ def timed_by(monkeypatch, time_of):
 
     def microseconds(run, flush, count):
         run()
-        [choice] = planner._forced.values()
+        [choice] = planner._forced.choices.values()
         tried.append(choice)
         return time_of(choice)
 
@@ -197,6 +197,25 @@ def test_a_search_keeps_what_is_fastest(op, direction, monkeypatch):
     tried.clear()
     assert searching.search(options, *tensors, (direction,)) == [] and not tried, "it is known"
     assert searching.search(options, *tensors, (direction,), again=True) and tried
+
+
+def test_what_a_search_tries_is_its_threads_own():
+    """Else a call of another thread would run by the candidate, or, while kernels are only noted, not at all."""
+    x, weight = random(3, 64), random(64)
+    problem = onepass.explain(x, weight).problem
+    before = planner.generation(), planner.forward_plan(problem, INTERPRETER, False, 16)
+
+    def elsewhere():
+        y = onepass.rms_norm(x, weight)
+        return planner.generation(), planner.forward_plan(problem, INTERPRETER, False, 16), y
+
+    with planner.force("forward", Choice("stream", Tile(64, 1, 1, block=16))), launch.gather() as noted:
+        assert planner.forward_plan(problem, INTERPRETER, False, 16).schedule == "stream"
+        with ThreadPoolExecutor(1) as pool:
+            generation, plan, y = pool.submit(elsewhere).result()
+        assert not noted
+    assert (generation, plan) == before
+    torch.testing.assert_close(y, torch.nn.functional.rms_norm(x, (64,), weight, 1e-6))
 
 
 def test_a_search_stays_with_the_planners_choice_unless_it_pays(monkeypatch):

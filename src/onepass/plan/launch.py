@@ -9,6 +9,7 @@ anything.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -34,7 +35,15 @@ Launch = Callable[..., None]
 Bind = Callable[[int, tuple[Any, ...]], Launch]
 
 _compiled: dict[tuple[Any, ...], Bind] = {}
-_gathered: list[tuple[Any, ...]] | None = None
+
+
+class _Gathered(threading.local):
+    """A thread's own: others launch as ever."""
+
+    kernels: list[tuple[Any, ...]] | None = None
+
+
+_gathered = _Gathered()
 
 
 def compiled_count() -> int:
@@ -44,13 +53,16 @@ def compiled_count() -> int:
 
 @contextmanager
 def gather() -> Iterator[list[tuple[Any, ...]]]:
-    """For a while, note which kernels would have to be compiled, and launch nothing; workers.py compiles them."""
-    global _gathered
-    _gathered = []
+    """For a while, note which kernels would have to be compiled, and launch nothing; workers.py compiles them.
+
+    In this thread: a call that another one makes meanwhile must not be left out.
+    """
+    kernels: list[tuple[Any, ...]] = []
+    _gathered.kernels = kernels
     try:
-        yield _gathered
+        yield kernels
     finally:
-        _gathered = None
+        _gathered.kernels = None
 
 
 def kernel(
@@ -71,8 +83,8 @@ def kernel(
     bind = _compiled.get(key)
     if bind is None:
         options = {"num_warps": warps, "launch_cooperative_grid": cooperative, "maxnreg": registers}
-        if _gathered is not None:
-            _gathered.append((function.fn.__module__, function.fn.__name__, dtypes, constants, options))
+        if _gathered.kernels is not None:
+            _gathered.kernels.append((function.fn.__module__, function.fn.__name__, dtypes, constants, options))
             return lambda programs, scalars: lambda stream, *pointers: None
         names = function.arg_names
         values = {name: LANGUAGE.get(value, value) for name, value in constants.items()}

@@ -12,6 +12,7 @@ so a row's bits never depend on its company.
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -63,9 +64,19 @@ class Choice:
 
 _thresholds = Thresholds()
 _overridden = False
-_forced: dict[str, Choice] = {}
 _generation = 0
 _generations = itertools.count(1)
+
+
+class _Forced(threading.local):
+    """What a search tries, by direction, and the generation it makes. Its thread's own: others plan as ever."""
+
+    def __init__(self) -> None:
+        self.choices: dict[str, Choice] = {}
+        self.generation: int | None = None
+
+
+_forced = _Forced()
 
 
 def thresholds() -> Thresholds:
@@ -74,7 +85,7 @@ def thresholds() -> Thresholds:
 
 def generation() -> int:
     """Which set of thresholds and tuned choices is in force: whoever keeps plans keeps them under this number."""
-    return _generation
+    return _generation if _forced.generation is None else _forced.generation
 
 
 def renew() -> None:
@@ -98,18 +109,13 @@ def override(**changes: object) -> Iterator[Thresholds]:
 
 @contextmanager
 def force(direction: str, choice: Choice) -> Iterator[None]:
-    """Plan by this choice for a while: for a search."""
-    global _generation
-    before = _forced.get(direction), _generation
-    _forced[direction], _generation = choice, next(_generations)
+    """Plan by this choice for a while, in this thread: for a search."""
+    before = _forced.choices, _forced.generation
+    _forced.choices, _forced.generation = before[0] | {direction: choice}, next(_generations)
     try:
         yield
     finally:
-        _generation = before[1]
-        if before[0] is None:
-            del _forced[direction]
-        else:
-            _forced[direction] = before[0]
+        _forced.choices, _forced.generation = before
 
 
 def power_of_two(number: int) -> int:
@@ -159,7 +165,7 @@ def backward_plan(problem: Problem, device: Device, centred: bool, align: int, m
     """`may_read_twice`: some programs may still read what others are done with, so nothing may be written over it."""
     t = _thresholds
     few = problem.rows * problem.lanes <= t.few_rows and _columns(problem) <= t.few_row.cols and not problem.per_lane
-    if few and may_read_twice and not _forced:
+    if few and may_read_twice and not _forced.choices:
         return _tiles(problem, _snug(t.few_row, problem.cols, align), "few")
     choice = _tuned("backward", problem, device, centred, align) or backward_choice(problem, centred, align)
     column = problem.y.itemsize + problem.h.itemsize + _itemsize(problem.sum)
@@ -207,8 +213,8 @@ def signature(direction: str, problem: Problem, centred: bool, align: int) -> st
 
 def _tuned(direction: str, problem: Problem, device: Device, centred: bool, align: int) -> Choice | None:
     """What is forced for now, or stands in the table."""
-    if direction in _forced:
-        return _forced[direction]
+    if direction in _forced.choices:
+        return _forced.choices[direction]
     if _overridden:
         return None
     entry = table.find(device.name, signature(direction, problem, centred, align))

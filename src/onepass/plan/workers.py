@@ -51,7 +51,11 @@ def _workers() -> SimpleQueue[Any] | None:
     command = [sys.executable, "-m", __name__]
     idle: SimpleQueue[Any] = SimpleQueue()
     for _ in range(count):
-        idle.put(subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        # In a session of its own, so that Ctrl-C is for this process alone; it ends with its pipe.
+        worker = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        idle.put(worker)
     return idle
 
 
