@@ -183,6 +183,8 @@ def backward_choice(problem: Problem, centred: bool, align: int) -> Choice:
     column = problem.y.itemsize + problem.h.itemsize + _itemsize(problem.weight) + (8 if centred else 4)
     if tile is not None and problem.cols * column <= t.backward_row_bytes:
         return Choice("tile", _snug(tile, problem.cols, align))
+    if _piece(problem.h, align) == 2:
+        return Choice("split", t.odd_backward_slice)
     many = problem.cols > t.backward_slice.cols * t.many_slices
     return Choice("split", t.backward_slice_of_many if many and not centred else t.backward_slice)
 

@@ -74,7 +74,7 @@ class Thresholds:
 
     #: Wider rows are walked by one program of so many warps, as long as the rows in flight, one a program, fit the L2
     #: with what is written: 252 us against 291 shared at 8,192 x 32,768, 520 against 540 at 8,192 x 65,536.
-    streams: tuple[Tile, ...] = (Tile(20480, 1, 16, block=4096), Tile(65536, 1, 32, block=8192))
+    streams: tuple[Tile, ...] = (Tile(20480, 1, 16, block=4096), Tile(73728, 1, 32, block=8192))
     #: LayerNorm's two sums in a row cost less with fewer warps: 42 us against 66 at 1,638 x 20,480.
     centred_streams: tuple[Tile, ...] = (Tile(32768, 1, 16, block=4096), Tile(65536, 1, 32, block=8192))
     #: And from there on programs share a row, a slice each. Wider slices mean fewer programs to wait for: 552 us
@@ -125,11 +125,12 @@ class Thresholds:
         Tile(88, 4, 1, 8, 3, block=8),
         Tile(320, 4, 2, 8, 3, block=32),
         Tile(512, 2, 2, 8, 3, block=128),
-        Tile(1280, 1, 2, 8, 3, block=128),
+        Tile(1280, 1, 2, 8, 3, block=256),
         Tile(2400, 1, 4, 4, 3, block=256),
-        Tile(5120, 1, 8, 2, 3, block=512),
+        Tile(5120, 1, 8, 2, 2, block=1024),
+        Tile(16384, 1, 8, 1, 2, block=2048),
     )
-    odd_centred_backward_tiles: tuple[Tile, ...] = (*odd_backward_tiles[:-1], Tile(5120, 1, 4, 2, 3, block=512))
+    odd_centred_backward_tiles: tuple[Tile, ...] = (*odd_backward_tiles[:-2], Tile(5120, 1, 4, 2, 3, block=512))
     #: In pieces of 4 bytes; between the last two, as rows that begin on 16 bytes.
     half_odd_backward_tiles: tuple[Tile, ...] = (
         Tile(48, 4, 1, 8, 3, block=64),
@@ -141,6 +142,9 @@ class Thresholds:
     #: What a program may hold of a row: x, dy, weight, and dW and dB in fp32, of the 256 KiB of an SM's registers.
     backward_row_bytes: int = 180 << 10
     backward_slice: Tile = Tile(2048, 1, 2, 4, 3)
+    #: Loads of 2 bytes wait in registers, not in shared memory: a stage less leaves room for LayerNorm's sums, 56 us
+    #: against 79 at 128 x 51,903. RMSNorm's are level.
+    odd_backward_slice: Tile = Tile(2048, 1, 2, 4, 2)
     #: With more slices than these, a program waits for so many others that twice the warps pay, at half the elements
     #: each: 907 us against 960 at 2,048 x 262,144. It is the same at 64 slices, and worse at 32 (502 against 438).
     #: LayerNorm was not tried.
