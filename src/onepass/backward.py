@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from onepass.handover import Place, contiguous_strides, divided, stat_strides, switches, word_dtype
+from onepass.handover import Place, Step, contiguous_strides, divided, stat_strides, switches, word_dtype
 from onepass.kernels.few import few_backward
 from onepass.kernels.reduce import sum_partials
 from onepass.kernels.split import split_backward
@@ -17,7 +17,7 @@ from onepass.kernels.stream import stream_backward, stream_backward_affine
 from onepass.kernels.tile import tile_backward
 from onepass.plan import planner
 from onepass.plan.device import device_of
-from onepass.plan.launch import Bind, Launch, kernel
+from onepass.plan.launch import Launch
 from onepass.plan.layout import Layout, layout_of
 from onepass.plan.planner import Plan, power_of_two
 from onepass.spec import Norm, Problem
@@ -200,21 +200,23 @@ class Backward:
         align = self.align(aligned)
         # Another row count may get other kernels. They are compiled now, so that no later call waits for them.
         for rows in planner.row_counts_apart():
-            self._kernels(self.plan(aligned, rows), align)
-        kernels, partial_rows, words = self._kernels(self.plan(aligned), align)
+            for step in self.steps(self.plan(aligned, rows), align)[0]:
+                step.kernel(self.place.device)
+        steps, partial_rows, words = self.steps(self.plan(aligned), align)
         absent = {"dweights", "dbiases"} if partial_rows == 0 else set()
         absent |= {"mailbox"} if words == 0 else set()
         present = [name for name in BACKWARD_TENSORS if self._dtype(name) is not None and name not in absent]
         launches = []
-        for bind, programs, names, scalars in kernels:
-            chosen = [present.index(name) for name in names if name in present]
-            launches.append((bind(programs, scalars), None if chosen == list(range(len(present))) else chosen))
+        for step in steps:
+            chosen = [present.index(name) for name in step.names if name in present]
+            launch = step.kernel(self.place.device)(step.plan.programs, step.scalars)
+            launches.append((launch, None if chosen == list(range(len(present))) else chosen))
         like_partials = self.place.like((partial_rows, self.problem.cols), torch.float32) if partial_rows else None
         like_mailbox = self.place.like((words,), word_dtype(self.norm)) if words else None
         return launches, like_partials, like_mailbox
 
-    def _kernels(self, plan: Plan, align: int) -> tuple[list[tuple[Bind, int, list[str], tuple[Any, ...]]], int, int]:
-        """The kernels, each with its programs, tensors and scalars; rows of partial sums; words of the mailbox."""
+    def steps(self, plan: Plan, align: int) -> tuple[list[Step], int, int]:
+        """The launches, one after the other; rows of partial sums; words of the mailbox."""
         problem, norm, needs = self.problem, self.norm, self.needs
         kept = switches(norm, problem) | {"ALIGN": align}
         dy, dsum, h, dx, dresidual = self.layout.strides
@@ -223,16 +225,13 @@ class Backward:
         wants_affine = needs.dweight or needs.dbias
         statistics = ["mean", "rstd"]
         partial_rows = mailbox = 0
-        kernels: list[tuple[Bind, int, list[str], tuple[Any, ...]]] = []
+        steps: list[Step] = []
 
         def add(
             function: Any, names: list[str], scalars: tuple[Any, ...], constants: dict[str, Any], how: Plan
         ) -> None:
-            bind = kernel(
-                function, tuple(self._dtype(name) for name in names), constants, warps=how.warps,
-                device=self.place.device, registers=how.registers, cooperative=how.schedule == "split",
-            )  # fmt: skip
-            kernels.append((bind, how.programs, names, scalars))
+            dtypes = tuple(self._dtype(name) for name in names)
+            steps.append(Step(function, tuple(names), dtypes, constants, scalars, how))
 
         every = ["dy", "dsum", "h", "weight", *statistics, "dx", "dresidual", "dweights", "dbiases"]
         statistic = stat_strides(self.layout, 4, problem.cols)
@@ -284,7 +283,7 @@ class Backward:
             constants = {"ROWS": how.rows, "BLOCK": how.block, "ALIGN": align}
             scalars = (partial_rows // lanes, lanes, problem.cols // align)
             add(sum_partials, ["dweights", "dbiases", "dweight", "dbias"], scalars, constants, how)
-        return kernels, partial_rows if wants_affine else 0, mailbox
+        return steps, partial_rows if wants_affine else 0, mailbox
 
     def _dtype(self, name: str) -> torch.dtype | None:
         """The dtype of a kernel's pointer, None where this call has no such tensor."""

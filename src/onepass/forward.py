@@ -13,16 +13,19 @@ import torch
 from torch import Tensor
 
 from onepass.backward import Backwards
-from onepass.handover import Place, contiguous_strides, divided, stat_strides, switches, word_dtype
+from onepass.handover import Place, Step, contiguous_strides, divided, stat_strides, switches, word_dtype
 from onepass.kernels.split import split_forward
 from onepass.kernels.stream import stream_forward
 from onepass.kernels.tile import tile_forward
 from onepass.plan import planner
 from onepass.plan.device import device_of
-from onepass.plan.launch import Bind, Launch, kernel
+from onepass.plan.launch import Launch
 from onepass.plan.layout import Layout, layout_of
 from onepass.plan.planner import Plan, power_of_two
 from onepass.spec import Norm, Problem
+
+#: What the kernel of a forward is handed, in this order.
+FORWARD_TENSORS = ("x", "residual", "weight", "bias", "y", "sum", "mean", "rstd", "mailbox")
 
 
 class Forward:
@@ -95,10 +98,11 @@ class Forward:
             twin = planner.forward_plan(
                 replace(self.problem, rows=rows), device_of(self.place.device), self.norm.centred, align
             )
-            self._kernel(twin, align, stats)
+            self.step(twin, align, stats).kernel(self.place.device)
         words = self.problem.rows * self.problem.lanes * plan.slices
         like_mailbox = self.place.like((words,), word_dtype(self.norm)) if plan.schedule == "split" else None
-        return self._kernel(plan, align, stats)(plan.programs, self._scalars(plan, align)), like_mailbox
+        step = self.step(plan, align, stats)
+        return step.kernel(self.place.device)(plan.programs, step.scalars), like_mailbox
 
     def _scalars(self, plan: Plan, align: int) -> tuple[Any, ...]:
         """The arguments that follow the pointers."""
@@ -114,7 +118,7 @@ class Forward:
             sizes = (affine_lane, problem.lanes, cols)
         return *strides, *sizes, norm.eps, norm.offset
 
-    def _kernel(self, plan: Plan, align: int, stats: bool) -> Bind:
+    def step(self, plan: Plan, align: int, stats: bool) -> Step:
         problem, norm = self.problem, self.norm
         statistic = torch.float32 if stats else None
         dtypes: tuple[torch.dtype | None, ...] = (
@@ -137,7 +141,5 @@ class Forward:
             function = split_forward
             dtypes += (word_dtype(norm),)
             constants |= {"PEERS": power_of_two(plan.slices), "STAGES": plan.stages}
-        return kernel(
-            function, dtypes, constants, warps=plan.warps, device=self.place.device, registers=plan.registers,
-            cooperative=plan.schedule == "split",
-        )  # fmt: skip
+        names = FORWARD_TENSORS[: len(dtypes)]
+        return Step(function, names, dtypes, constants, self._scalars(plan, align), plan)

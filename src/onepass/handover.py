@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from onepass.plan.launch import Bind, kernel
 from onepass.plan.layout import Layout, aligned_bytes
+from onepass.plan.planner import Plan
 from onepass.spec import Norm, Problem
+
+
+@dataclass(frozen=True)
+class Step:
+    """One launch of a call: the kernel, what it is compiled for, the tensors it takes, and the numbers behind them."""
+
+    function: Any
+    names: tuple[str, ...]
+    dtypes: tuple[torch.dtype | None, ...]  # of those tensors; None: the call has no such tensor
+    constants: Mapping[str, Any]
+    scalars: tuple[Any, ...]
+    plan: Plan
+
+    @property
+    def cooperative(self) -> bool:
+        """Whether all its programs must run at the same time."""
+        return self.plan.schedule == "split"
+
+    def kernel(self, device: torch.device) -> Bind:
+        """Compiled, or found."""
+        plan = self.plan
+        return kernel(
+            self.function, self.dtypes, self.constants, warps=plan.warps, device=device, registers=plan.registers,
+            cooperative=self.cooperative,
+        )  # fmt: skip
 
 
 class Place:

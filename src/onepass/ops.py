@@ -12,10 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from onepass import traced
 from onepass.autograd import SECOND_DERIVATIVE, gradients_of
-from onepass.backward import Backwards, Needs
+from onepass.backward import Backward, Backwards, Needs
 from onepass.checks import Options, checked
 from onepass.eager import MAX_CALLS, call_of
+from onepass.forward import Forward
 from onepass.plan import planner
 from onepass.route import INTERPRETED
 from onepass.spec import CASTS, Norm, Problem
@@ -73,14 +75,24 @@ def _norm_fake(x: Tensor, weight: Any, bias: Any, residual: Any, *options: Any) 
     )
 
 
+def _norm_traced(x: Tensor, weight: Any, bias: Any, residual: Any, *options: Any) -> tuple[Tensor, ...] | None:
+    def build() -> Forward:
+        return Forward(*checked(Options(*options), x, weight, bias, residual), x, residual)
+
+    results = traced.forward(build, x, weight, bias, residual)
+    if results is None:
+        return None
+    return tuple(results[name] if name in results else x.new_empty(0) for name in ("y", "sum", "mean", "rstd"))
+
+
 _backwards: dict[Any, Backwards] = {}
 
 
-def _norm_backward(
-    dy: Tensor, dsum: Tensor | None, h: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor,
+def _backward_call(
+    dy: Tensor, dsum: Tensor | None, h: Tensor, weight: Tensor | None,
     centred: bool, eps: float, offset: float, cast: str, x_dtype: Dtype, bias_dtype: Dtype | None,
     residual_dtype: Dtype | None, per_head: bool, needs: list[bool],
-) -> tuple[Tensor, ...]:  # fmt: skip
+) -> Backward:  # fmt: skip
     norm = Norm(centred, eps, offset, CASTS[cast])
     weight_dtype = None if weight is None else weight.dtype
     # What was normalized is x itself, or a sum in a dtype of its own; for the backward these are the same thing, and
@@ -95,9 +107,30 @@ def _norm_backward(
         if len(_backwards) >= MAX_CALLS:
             _backwards.clear()
         backwards = _backwards[key] = Backwards(norm, problem, h.shape, h.device)
-    backward = backwards(dy, dsum, h, Needs(*needs))
-    results = backward(dy, dsum, h, weight, mean if centred else None, rstd)
+    return backwards(dy, dsum, h, Needs(*needs))
+
+
+def _norm_backward(
+    dy: Tensor, dsum: Tensor | None, h: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor,
+    centred: bool, *rest: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    call = _backward_call(dy, dsum, h, weight, centred, *rest)
+    results = call(dy, dsum, h, weight, mean if centred else None, rstd)
     return tuple(_or_empty(result, h) for result in results)
+
+
+def _norm_backward_traced(
+    dy: Tensor, dsum: Tensor | None, h: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor,
+    centred: bool, *rest: Any,
+) -> tuple[Tensor, ...] | None:  # fmt: skip
+    def build() -> Backward:
+        return _backward_call(dy, dsum, h, weight, centred, *rest)
+
+    results = traced.backward(build, dy, dsum, h, weight, mean if centred else None, rstd)
+    if results is None:
+        return None
+    names = ("dx", "dresidual", "dweight", "dbias")
+    return tuple(results[name] if name in results else h.new_empty(0) for name in names)
 
 
 @torch.library.register_fake("onepass::norm_backward")
@@ -148,6 +181,9 @@ def _refuse(ctx: Any, *gradients: Any) -> Any:
 
 torch.library.register_autograd("onepass::norm", _differentiate, setup_context=_setup_context)
 torch.library.register_autograd("onepass::norm_backward", _refuse)
+if not INTERPRETED:
+    traced.take_apart("onepass::norm", _norm_traced)
+    traced.take_apart("onepass::norm_backward", _norm_backward_traced)
 for _device in ("CUDA", "CPU") if INTERPRETED else ("CUDA",):
     torch.library.impl("onepass::norm", _device, _norm)
     torch.library.impl("onepass::norm_backward", _device, _norm_backward)

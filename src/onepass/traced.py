@@ -1,0 +1,127 @@
+"""Under torch.compile: inductor launches the kernels itself, into buffers that it plans.
+
+An op of the dispatcher takes half of a compiled call of a small tensor. So while a graph is traced, the ops of ops.py
+are taken apart into their kernels, as `torch.library.triton_op` does it. Where that cannot be they stay ops: where a
+size is symbolic, because the number of rows decides the plan; where programs must all run at the same time, which
+inductor does not know how to launch; where blocks are held packed, by an instruction that inductor takes for a write to
+everything; where a tensor would be copied or is empty; and in an exported program, which is not for one GPU alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from onepass.backward import Backward
+from onepass.forward import Forward
+from onepass.handover import Step
+from onepass.plan.launch import LANGUAGE
+
+Maybe = Tensor | None
+
+
+def take_apart(name: str, into: Callable[..., tuple[Tensor, ...] | None]) -> None:
+    """While a graph is traced, `into` takes the place of the op, unless it returns None."""
+
+    def rule(mode: Any, op: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        foreign = [kind for kind in types if kind not in (Tensor, FunctionalTensor)]
+        if not foreign and not _exporting() and _is_static(args):
+            with mode:
+                results = into(*args, **kwargs)
+            if results is not None:
+                return results
+        return mode.__torch_dispatch__(op, types, args, kwargs)
+
+    torch.library.register_torch_dispatch(name, FunctionalTensorMode, rule)
+
+
+def forward(
+    build: Callable[[], Forward], x: Tensor, weight: Maybe, bias: Maybe, residual: Maybe
+) -> dict[str, Tensor] | None:
+    """y, sum, mean and rstd by name, as far as the call has them."""
+    with _disable_current_modes():  # what is worked out is no part of the graph
+        call = build()
+        problem = call.problem
+        aligned = _aligned((x, weight, bias, residual))
+        align = call.align(aligned)
+        step = call.step(call.plan(aligned), align, True)
+        if call.empty or call.copies or not _launchable([step], problem.cols // align):
+            return None
+    tensors = {"x": x, "weight": weight, "bias": bias, "residual": residual}
+    made = {"y": (x.shape, problem.y), "rstd": (x.shape[:-1], torch.float32)}
+    if problem.sum is not None:
+        made["sum"] = (x.shape, problem.sum)
+    if call.norm.centred:
+        made["mean"] = (x.shape[:-1], torch.float32)
+    outputs = {name: torch.empty(shape, dtype=dtype, device=x.device) for name, (shape, dtype) in made.items()}
+    _launch([step], tensors | outputs)
+    return outputs
+
+
+def backward(
+    build: Callable[[], Backward], dy: Tensor, dsum: Maybe, h: Tensor, weight: Maybe, mean: Maybe, rstd: Tensor
+) -> dict[str, Tensor] | None:
+    """dx, dresidual, dweight and dbias by name, as far as they are needed."""
+    with _disable_current_modes():
+        call = build()
+        problem, needs = call.problem, call.needs
+        aligned = _aligned((dy, dsum, h, weight))
+        align = call.align(aligned)
+        steps, partial_rows, mailbox = call.steps(call.plan(aligned), align)
+        if call.empty or call.copies or mailbox or not _launchable(steps, problem.cols // align):
+            return None
+    tensors = {"dy": dy, "dsum": dsum, "h": h, "weight": weight, "mean": mean, "rstd": rstd}
+    affine = h.shape[-2:] if problem.per_lane else h.shape[-1:]
+    kinds = (
+        ("dx", needs.dx, h.shape, problem.x), ("dresidual", needs.dresidual, h.shape, problem.residual),
+        ("dweight", needs.dweight, affine, problem.weight), ("dbias", needs.dbias, affine, problem.bias),
+    )  # fmt: skip
+    outputs = {
+        name: torch.empty(shape, dtype=dtype, device=h.device)
+        for name, needed, shape, dtype in kinds
+        if needed and dtype is not None
+    }
+    partials = {
+        name + suffix: torch.empty((partial_rows, problem.cols), dtype=torch.float32, device=h.device)
+        for name, suffix in (("dweight", "s"), ("dbias", "es"))
+        if name in outputs and partial_rows
+    }
+    _launch(steps, tensors | outputs | partials)
+    return outputs
+
+
+def _launch(steps: Iterable[Step], tensors: Mapping[str, Maybe]) -> None:
+    for step in steps:
+        pointers = [
+            None if dtype is None else tensors[name] for name, dtype in zip(step.names, step.dtypes, strict=True)
+        ]
+        constants = {name: LANGUAGE.get(value, value) for name, value in step.constants.items()}
+        kernel: Any = torch.library.wrap_triton(step.function)
+        kernel[(step.plan.programs,)](*pointers, *step.scalars, **constants, num_warps=step.plan.warps)
+
+
+def _launchable(steps: Sequence[Step], units: int) -> bool:
+    # A number that is 1 becomes a constant of the kernel, and the columns must be a value there.
+    return units > 1 and not any(step.cooperative or step.constants.get("PACKED") for step in steps)
+
+
+def _is_static(args: Iterable[Any]) -> bool:
+    return all(
+        type(size) is int for tensor in args if isinstance(tensor, Tensor) for size in (*tensor.shape, *tensor.stride())
+    )
+
+
+def _aligned(tensors: Iterable[Maybe]) -> bool:
+    """Inductor sees to it that what a graph is given begins at 16 bytes; a view within it may not."""
+    return all(tensor is None or tensor.storage_offset() * tensor.itemsize % 16 == 0 for tensor in tensors)
+
+
+def _exporting() -> bool:
+    from torch.export._trace import custom_triton_ops_decomposition_disabled
+
+    return custom_triton_ops_decomposition_disabled()

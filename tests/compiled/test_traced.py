@@ -1,0 +1,128 @@
+"""What torch.compile sees of a call: kernels that inductor launches, or an op. Traced with fake CUDA tensors."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+import triton
+from torch import Tensor
+from torch._dynamo.source import ConstantSource
+from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table, triton_kernel_wrapper_functional
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from triton.backends.compiler import GPUTarget
+
+from onepass.plan.device import Device
+
+BF16 = torch.bfloat16
+
+
+class SomeDriver:
+    """What Triton asks about a GPU, to read which arguments a kernel writes to."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+
+@pytest.fixture(autouse=True)
+def some_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onepass import backward, forward, handover
+
+    h200 = Device("NVIDIA H200", 132, 65536, 233472, True)
+    for module in (forward, backward):
+        monkeypatch.setattr(module, "device_of", lambda device: h200)
+    monkeypatch.setattr(handover, "_element", lambda dtype, device: torch.empty((), dtype=dtype, device="meta"))
+    monkeypatch.setattr(triton.runtime.driver, "_active", SomeDriver())
+
+
+def fake(*shape: Any, dtype: torch.dtype = BF16) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="cuda:0")
+
+
+def traced(function: Any, *tensors: Tensor) -> torch.fx.GraphModule:
+    return make_fx(dispatch_functionalize(function, FunctionalTensorMode()))(*tensors)
+
+
+def parts_of(graph: torch.fx.GraphModule) -> Counter[str]:
+    """How often each kernel is launched and each of our ops called."""
+    found: Counter[str] = Counter()
+    for node in graph.graph.nodes:
+        if node.target is triton_kernel_wrapper_functional:
+            found[kernel_side_table.get_kernel(node.kwargs["kernel_idx"]).fn.__name__] += 1
+        elif str(node.target).startswith("onepass."):
+            found[str(node.target).split(".")[1]] += 1
+    return found
+
+
+def written(graph: torch.fx.GraphModule) -> set[str]:
+    """What inductor takes to be written by some kernel, and would copy if it were an input."""
+    nodes = [node for node in graph.graph.nodes if node.target is triton_kernel_wrapper_functional]
+    return {name for node in nodes for name in node.kwargs["tensors_to_clone"]}
+
+
+def norm(x: Tensor, weight: Tensor, residual: Tensor | None = None, **options: Any) -> Any:
+    from onepass import ops
+    from onepass.checks import Options
+
+    return ops.normalize(Options(False, 1e-6, **options), x, weight, None, residual)
+
+
+def backward(dy: Tensor, h: Tensor, weight: Tensor, rstd: Tensor) -> Any:
+    import onepass.ops  # noqa: F401
+
+    none = rstd.new_empty(0)
+    needs = [True, False, True, False]
+    return torch.ops.onepass.norm_backward(
+        dy, None, h, weight, none, rstd, False, 1e-6, 0.0, "output", BF16, None, None, False, needs
+    )
+
+
+def test_a_forward_is_its_kernel_and_writes_to_its_outputs_alone() -> None:
+    with FakeTensorMode():
+        graph = traced(lambda x, w: norm(x, w), fake(4, 2048), fake(2048))
+    assert parts_of(graph) == {"tile_forward": 1}
+    assert written(graph) == {"p_y", "p_rstd"}
+
+
+def test_a_sum_and_another_rounding_are_the_kernels_too() -> None:
+    with FakeTensorMode():
+        graph = traced(lambda x, w, r: norm(x, w, r, cast="llama"), fake(4, 2048), fake(2048), fake(4, 2048))
+    assert parts_of(graph) == {"tile_forward": 1}
+    assert written(graph) == {"p_y", "p_sum", "p_rstd"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "kernels"), [(4, {"few_backward": 1}), (3000, {"tile_backward": 1, "sum_partials": 1})]
+)
+def test_a_backward_is_its_kernels(rows: int, kernels: dict[str, int]) -> None:
+    with FakeTensorMode():
+        graph = traced(backward, fake(rows, 2048), fake(rows, 2048), fake(2048), fake(rows, dtype=torch.float32))
+    assert parts_of(graph) == kernels
+    assert written(graph) <= {"p_dx", "p_dweight", "p_dweights"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols", "why"),
+    [
+        (64, 262144, "all programs must run at the same time"),
+        (64, 16384, "blocks are held packed"),
+        (64, 16, "the columns are one unit"),
+        (0, 2048, "there is nothing to launch for"),
+    ],
+)
+def test_what_inductor_cannot_launch_stays_an_op(rows: int, cols: int, why: str) -> None:
+    with FakeTensorMode():
+        graph = traced(lambda x, w: norm(x, w), fake(rows, cols), fake(cols))
+    assert parts_of(graph) == {"norm": 1}, why
+
+
+def test_a_symbolic_row_count_stays_an_op() -> None:
+    sizes = ShapeEnv()
+    with FakeTensorMode(shape_env=sizes):
+        symbol = sizes.create_symbol(40, ConstantSource("rows"), DimDynamic.DYNAMIC)
+        rows = sizes.create_symintnode(symbol, hint=40)
+        graph = traced(lambda x, w: norm(x, w), fake(rows, 2048), fake(2048))
+    assert parts_of(graph) == {"norm": 1}
