@@ -50,11 +50,11 @@ class Launch:
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
     """The kernels that ran since the test began, in order."""
-    from onepass import backward, forward
+    from onepass import handover
     from onepass.plan import planner
 
     seen: list[Launch] = []
-    kernel = forward.kernel
+    kernel = handover.kernel
 
     def recorded(function: Any, dtypes: Any, constants: Any, **how: Any) -> Any:
         bind = kernel(function, dtypes, constants, **how)
@@ -71,7 +71,6 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
 
         return bind_recorded
 
-    monkeypatch.setattr(forward, "kernel", recorded)
-    monkeypatch.setattr(backward, "kernel", recorded)
+    monkeypatch.setattr(handover, "kernel", recorded)
     with planner.override():  # thresholds of its own, though the same ones, so that no call is ready yet
         yield seen

@@ -38,7 +38,7 @@ def fresh_compiler():
 
 
 def sample(centred=False, weight=F32, bias=None, residual=None, x=F32, shape=(3, 48), heads=None, frozen=(), **options):
-    """Arguments of the op: (x, weight, bias, residual, centred, eps, offset, cast, round_residual, two dtypes)."""
+    """Arguments of the op: (x, weight, bias, residual, centred, eps, offset, cast, round_residual, dtypes, stats)."""
     affine = shape[-1:] if heads is None else (heads, shape[-1])
 
     def tensor(name, size, dtype):
@@ -49,7 +49,7 @@ def sample(centred=False, weight=F32, bias=None, residual=None, x=F32, shape=(3,
         tensor("residual", shape, residual),
     )  # fmt: skip
     asked = {"eps": 1e-5, "offset": 0.0, "cast": "output", "round_residual": False, "out_dtype": None} | options
-    return *tensors, centred, *asked.values(), None
+    return *tensors, centred, *asked.values(), None, True
 
 
 SAMPLES = {

@@ -172,10 +172,12 @@ def test_backward_programs_are_whole_lanes():
 
 
 def test_few_rows_have_a_backward_of_one_launch():
-    few = planner.thresholds().few_rows
-    for cols, rows, lanes, twice in product((1, 4096, 16384, 16385), (1, few, few + 1), (1, 2), (False, True)):
+    t = planner.thresholds()
+    widths, counts = (1, 4096, 16384, 16385, 32768, 32769), (1, t.few_wide_rows, t.few_wide_rows + 1, t.few_rows)
+    for cols, rows, lanes, twice in product(widths, (*counts, t.few_rows + 1), (1, 2), (False, True)):
         plan = planner.backward_plan(problem_of(rows, cols, lanes=lanes), H200, False, 1, twice)
-        assert (plan.schedule == "few") == (rows * lanes <= few and cols <= 16384 and twice), (cols, rows, lanes)
+        most = t.few_rows if cols <= 16384 else t.few_wide_rows if cols <= 32768 else 0
+        assert (plan.schedule == "few") == (rows * lanes <= most and twice), (cols, rows, lanes)
     assert [planner.few_columns_plan(problem_of(1, cols)).programs for cols in (1, 32, 33)] == [1, 1, 2]
 
 

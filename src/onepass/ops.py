@@ -29,7 +29,7 @@ _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 torch.library.define(
     "onepass::norm",
     "(Tensor x, Tensor? weight, Tensor? bias, Tensor? residual, bool centred, float eps, float offset, str cast, "
-    "bool round_residual, ScalarType? out_dtype, ScalarType? residual_dtype) "
+    "bool round_residual, ScalarType? out_dtype, ScalarType? residual_dtype, bool stats) "
     "-> (Tensor y, Tensor sum, Tensor mean, Tensor rstd)",
     tags=_TAGS,
 )
@@ -44,7 +44,9 @@ torch.library.define(
 
 def normalize(options: Options, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None) -> Any:
     # `inplace_backward` and `autotune` stay behind: a functional op does not write to what it was given.
-    y, total, _, _ = torch.ops.onepass.norm(x, weight, bias, residual, *options[:7])
+    given = (x, weight, bias, residual)
+    stats = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in given)
+    y, total, _, _ = torch.ops.onepass.norm(*given, *options[:7], stats)
     return y if residual is None and options.residual_dtype is None else (y, total)
 
 
@@ -58,28 +60,32 @@ def _nothing(dtype: Dtype, device: torch.device) -> Tensor:
     return torch.empty(0, dtype=dtype, device=device)
 
 
-def _norm(x: Tensor, weight: Any, bias: Any, residual: Any, *options: Any) -> tuple[Tensor, ...]:
-    y, total, mean, rstd = call_of(Options(*options), x, weight, bias, residual)(x, weight, bias, residual, True)
+def _norm(x: Tensor, weight: Any, bias: Any, residual: Any, *rest: Any) -> tuple[Tensor, ...]:
+    *options, stats = rest
+    y, total, mean, rstd = call_of(Options(*options), x, weight, bias, residual)(x, weight, bias, residual, stats)
     return y, _or_empty(total, x), _or_empty(mean, x), _or_empty(rstd, x)
 
 
 @torch.library.register_fake("onepass::norm")
-def _norm_fake(x: Tensor, weight: Any, bias: Any, residual: Any, *options: Any) -> tuple[Tensor, ...]:
+def _norm_fake(x: Tensor, weight: Any, bias: Any, residual: Any, *rest: Any) -> tuple[Tensor, ...]:
+    *options, stats = rest
     norm, problem = checked(Options(*options), x, weight, bias, residual)
-    rstd = x.new_empty(x.shape[:-1], dtype=torch.float32)
+    rstd = x.new_empty(x.shape[:-1], dtype=torch.float32) if stats else x.new_empty(0)
     return (
         x.new_empty(x.shape, dtype=problem.y),
         x.new_empty(0) if problem.sum is None else x.new_empty(x.shape, dtype=problem.sum),
-        torch.empty_like(rstd) if norm.centred else x.new_empty(0),
+        torch.empty_like(rstd) if norm.centred and stats else x.new_empty(0),
         rstd,
     )
 
 
-def _norm_traced(x: Tensor, weight: Any, bias: Any, residual: Any, *options: Any) -> tuple[Tensor, ...] | None:
+def _norm_traced(x: Tensor, weight: Any, bias: Any, residual: Any, *rest: Any) -> tuple[Tensor, ...] | None:
+    *options, stats = rest
+
     def build() -> Forward:
         return Forward(*checked(Options(*options), x, weight, bias, residual), x, residual)
 
-    results = traced.forward(build, x, weight, bias, residual)
+    results = traced.forward(build, x, weight, bias, residual, stats)
     if results is None:
         return None
     return tuple(results[name] if name in results else x.new_empty(0) for name in ("y", "sum", "mean", "rstd"))
@@ -149,7 +155,9 @@ def _norm_backward_fake(
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, weight, bias, residual, centred, eps, offset, cast, _, _, residual_dtype = inputs
+    x, weight, bias, residual, centred, eps, offset, cast, _, _, residual_dtype, stats = inputs
+    if not stats:
+        raise ValueError("stats must be True for a norm that is differentiated, not False")
     _, total, mean, rstd = output
     ctx.summed = residual is not None or residual_dtype is not None
     ctx.mark_non_differentiable(*((mean, rstd) if ctx.summed else (total, mean, rstd)))
@@ -172,7 +180,7 @@ def _differentiate(ctx: Any, dy: Any, dsum: Any, *_: Any) -> tuple[Any, ...]:
         return tuple(result if need else None for need, result in zip(needs, results, strict=True))
 
     wanted = ctx.needs_input_grad[:4]
-    return *gradients_of(launch, dy, dsum, x_dtype, residual_dtype, wanted), *[None] * 7
+    return *gradients_of(launch, dy, dsum, x_dtype, residual_dtype, wanted), *[None] * 8
 
 
 def _refuse(ctx: Any, *gradients: Any) -> Any:

@@ -3,8 +3,8 @@
 An op of the dispatcher takes half of a compiled call of a small tensor. So while a graph is traced, the ops of ops.py
 are taken apart into their kernels, as `torch.library.triton_op` does it. Where that cannot be they stay ops: where a
 size is symbolic, because the number of rows decides the plan; where programs must all run at the same time, which
-inductor does not know how to launch; where blocks are held packed, by an instruction that inductor takes for a write to
-everything; where a tensor would be copied or is empty; and in an exported program, which is not for one GPU alone.
+inductor does not know how to launch; where it cannot tell what a kernel writes, as with blocks that are held packed;
+where a tensor would be copied or is empty; and in an exported program, which is not for one GPU alone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode, dispatch_functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import _disable_current_modes
 
 from onepass.backward import Backward
@@ -23,6 +25,12 @@ from onepass.handover import Step
 from onepass.plan.launch import LANGUAGE
 
 Maybe = Tensor | None
+
+#: What the kernels may write to.
+WRITTEN = {
+    "forward": {"p_y", "p_sum", "p_mean", "p_rstd"},
+    "backward": {"p_dx", "p_dresidual", "p_dweight", "p_dbias", "p_dweights", "p_dbiases"},
+}
 
 
 def take_apart(name: str, into: Callable[..., tuple[Tensor, ...] | None]) -> None:
@@ -41,23 +49,23 @@ def take_apart(name: str, into: Callable[..., tuple[Tensor, ...] | None]) -> Non
 
 
 def forward(
-    build: Callable[[], Forward], x: Tensor, weight: Maybe, bias: Maybe, residual: Maybe
+    build: Callable[[], Forward], x: Tensor, weight: Maybe, bias: Maybe, residual: Maybe, stats: bool
 ) -> dict[str, Tensor] | None:
-    """y, sum, mean and rstd by name, as far as the call has them."""
+    """y, sum, mean and rstd by name, as far as the call has them and wants them."""
     with _disable_current_modes():  # what is worked out is no part of the graph
         call = build()
         problem = call.problem
         aligned = _aligned((x, weight, bias, residual))
         align = call.align(aligned)
-        step = call.step(call.plan(aligned), align, True)
-        if call.empty or call.copies or not _launchable([step], problem.cols // align):
+        step = call.step(call.plan(aligned), align, stats)
+        if call.empty or call.copies or not _launchable([step], x.device, "forward"):
             return None
     tensors = {"x": x, "weight": weight, "bias": bias, "residual": residual}
-    made = {"y": (x.shape, problem.y), "rstd": (x.shape[:-1], torch.float32)}
+    made = {"y": (x.shape, problem.y)}
     if problem.sum is not None:
         made["sum"] = (x.shape, problem.sum)
-    if call.norm.centred:
-        made["mean"] = (x.shape[:-1], torch.float32)
+    if stats:
+        made |= dict.fromkeys((["mean"] if call.norm.centred else []) + ["rstd"], (x.shape[:-1], torch.float32))
     outputs = {name: torch.empty(shape, dtype=dtype, device=x.device) for name, (shape, dtype) in made.items()}
     _launch([step], tensors | outputs)
     return outputs
@@ -73,7 +81,7 @@ def backward(
         aligned = _aligned((dy, dsum, h, weight))
         align = call.align(aligned)
         steps, partial_rows, mailbox = call.steps(call.plan(aligned), align)
-        if call.empty or call.copies or mailbox or not _launchable(steps, problem.cols // align):
+        if call.empty or call.copies or mailbox or not _launchable(steps, h.device, "backward"):
             return None
     tensors = {"dy": dy, "dsum": dsum, "h": h, "weight": weight, "mean": mean, "rstd": rstd}
     affine = h.shape[-2:] if problem.per_lane else h.shape[-1:]
@@ -105,9 +113,26 @@ def _launch(steps: Iterable[Step], tensors: Mapping[str, Maybe]) -> None:
         kernel[(step.plan.programs,)](*pointers, *step.scalars, **constants, num_warps=step.plan.warps)
 
 
-def _launchable(steps: Sequence[Step], units: int) -> bool:
-    # A number that is 1 becomes a constant of the kernel, and the columns must be a value there.
-    return units > 1 and not any(step.cooperative or step.constants.get("PACKED") for step in steps)
+def _launchable(steps: Sequence[Step], device: torch.device, direction: str) -> bool:
+    return all(not step.cooperative and _writes(step, device) <= WRITTEN[direction] for step in steps)
+
+
+_known_writes: dict[Any, set[str]] = {}
+
+
+def _writes(step: Step, device: torch.device) -> set[str]:
+    """The pointers that PyTorch takes to be written to: all of them, where it does not understand the kernel."""
+    key = step.function, step.dtypes, tuple(step.constants.items())
+    if key not in _known_writes:
+        with FakeTensorMode():
+            names = [name for name, dtype in zip(step.names, step.dtypes, strict=True) if dtype is not None]
+            tensors = [torch.empty(16, dtype=dtype, device=device) for dtype in step.dtypes if dtype is not None]
+            function = dispatch_functionalize(
+                lambda *given: _launch([step], dict(zip(names, given, strict=True))), FunctionalTensorMode()
+            )
+            nodes = make_fx(function)(*tensors).graph.nodes
+        _known_writes[key] = {name for node in nodes for name in node.kwargs.get("tensors_to_clone", ())}
+    return _known_writes[key]
 
 
 def _is_static(args: Iterable[Any]) -> bool:

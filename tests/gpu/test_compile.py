@@ -86,14 +86,14 @@ def test_ops_keep_what_they_promise_torch_library() -> None:
     assert plan.forward is not None and plan.forward.schedule == "tile"
     options = (1e-5, 0.0, "output", False, None, None)
 
-    y, total, mean, rstd = torch.ops.onepass.norm(x, weight, bias, residual, True, *options)
+    y, total, mean, rstd = torch.ops.onepass.norm(x, weight, bias, residual, True, *options, True)
     assert bool(y.isfinite().all())
     backward = (dy, dsum, total, weight, mean, rstd, True, 1e-5, 0.0, "output", BF16, BF16, BF16, False)
     torch.library.opcheck(torch.ops.onepass.norm_backward.default, (*backward, [True, False, True, True]))
 
     leaves = [tensor.clone().requires_grad_() for tensor in (x, weight, bias, residual)]
-    torch.library.opcheck(torch.ops.onepass.norm.default, (*leaves, True, *options))
-    torch.library.opcheck(torch.ops.onepass.norm.default, (leaves[0], leaves[1], None, None, False, *options))
+    torch.library.opcheck(torch.ops.onepass.norm.default, (*leaves, True, *options, True))
+    torch.library.opcheck(torch.ops.onepass.norm.default, (leaves[0], leaves[1], None, None, False, *options, True))
 
 
 def test_an_exported_layer_gives_the_layers_bits() -> None:

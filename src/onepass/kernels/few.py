@@ -136,17 +136,18 @@ def few_backward(
     PACKED: tl.constexpr,
 ):
     total = rows * lanes
+    end = cols * ALIGN
     index = tl.program_id(0)
     if index < total:
         gradient_of_row(
             index, p_dy, p_dsum, p_h, p_weight, p_mean, p_rstd, p_dx, p_dresidual,
             dy_row, dy_lane, dsum_row, dsum_lane, h_row, h_lane, dx_row, dx_lane, dresidual_row, dresidual_lane,
-            stat_row, stat_lane, lanes, cols * ALIGN, offset,
+            stat_row, stat_lane, lanes, end, offset,
             CENTRED, SHIFTED, LANED, NARROW, BLOCK, BLOCKS, EVEN, ALIGN, PACKED,
         )  # fmt: skip
     else:
         gradients_of_columns(
             index - total, p_dy, p_h, p_mean, p_rstd, p_dweight, p_dbias,
-            dy_row, dy_lane, h_row, h_lane, stat_row, stat_lane, total, lanes, cols * ALIGN,
+            dy_row, dy_lane, h_row, h_lane, stat_row, stat_lane, total, lanes, end,
             CENTRED, LANED, X_HAT, NARROW, ROWS, COLS, ALIGN,
         )  # fmt: skip

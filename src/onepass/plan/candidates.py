@@ -22,6 +22,8 @@ HELD = (8, 64)
 PADDING = 0.35
 #: Columns up to which a program may take several rows.
 SHORT = 1024
+#: And up to which, in a backward, more rows and more programs: their waiting is what is to be hidden.
+SHORTEST = 128
 
 
 def forward_candidates(problem: Problem, device: Device, centred: bool, align: int) -> list[Choice]:
@@ -44,10 +46,12 @@ def backward_candidates(problem: Problem, device: Device, centred: bool, align: 
     """The model's own choice first."""
     found = [backward_choice(problem, centred, align)]
     column = problem.y.itemsize + problem.h.itemsize
-    for rows in (1, 2, 4) if problem.cols <= SHORT else (1, 2) if problem.cols <= 4096 else (1,):
-        for tile, per_sm, stages in product(_tiles(problem, align, rows), (1, 2, 4, 8), (2, 3, 4)):
+    shortest = problem.cols <= SHORTEST
+    row_counts = (1, 2, 4) if problem.cols <= SHORT else (1, 2) if problem.cols <= 4096 else (1,)
+    for rows in (1, 2, 4, 8, 16) if shortest else row_counts:
+        for tile, per_sm, stages in product(_tiles(problem, align, rows), (1, 2, 4, 8, 16), (2, 3, 4)):
             in_flight = per_sm * (stages - 1) * rows * problem.cols * column
-            if 4 <= tile.warps * per_sm <= 16 and in_flight <= device.shared * 0.95:
+            if 4 <= tile.warps * per_sm <= (32 if shortest else 16) and in_flight <= device.shared * 0.95:
                 walking = Tile(tile.cols, rows, tile.warps, per_sm, stages, tile.block)
                 found.append(Choice("tile", walking))
     if problem.cols >= 8192 and device.cooperative and not problem.per_lane:

@@ -163,15 +163,25 @@ def row_counts_apart() -> tuple[int, ...]:
 
 def backward_plan(problem: Problem, device: Device, centred: bool, align: int, may_read_twice: bool) -> Plan:
     """`may_read_twice`: some programs may still read what others are done with, so nothing may be written over it."""
-    t = _thresholds
-    few = problem.rows * problem.lanes <= t.few_rows and _columns(problem) <= t.few_row.cols and not problem.per_lane
-    if few and may_read_twice and not _forced.choices:
-        return _tiles(problem, _snug(t.few_row, problem.cols, align), "few")
+    few = _few_row(problem) if may_read_twice and not _forced.choices else None
+    if few is not None:
+        return _tiles(problem, _snug(few, problem.cols, align), "few")
     choice = _tuned("backward", problem, device, centred, align) or backward_choice(problem, centred, align)
     column = problem.y.itemsize + problem.h.itemsize + _itemsize(problem.sum)
     if choice.schedule == "tile":
         return _walk(problem, device, choice.tile, column)
     return _wide(problem, device, choice.tile, column)
+
+
+def _few_row(problem: Problem) -> Tile | None:
+    """The tile for rows that are so few that each may be read twice."""
+    t = _thresholds
+    rows = problem.rows * problem.lanes
+    if problem.per_lane or rows > t.few_rows:
+        return None
+    if _columns(problem) <= t.few_row.cols:
+        return t.few_row
+    return t.few_wide_row if rows <= t.few_wide_rows and _columns(problem) <= t.few_wide_row.cols else None
 
 
 def backward_choice(problem: Problem, centred: bool, align: int) -> Choice:

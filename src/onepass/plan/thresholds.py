@@ -118,11 +118,12 @@ class Thresholds:
         Tile(6144, 1, 8, 1, 4, block=2048),
         Tile(16384, 1, 8, 1, 3, block=2048),
     )
-    #: Of rows at odd addresses, by columns of any dtype. In pieces of 2 bytes: 42 us against 52 at 4,093 x 4,099, 96
-    #: against 308 at 319,566 x 105. LayerNorm's sums leave less room for warps.
+    #: Of rows at odd addresses, by columns of any dtype. In pieces of 2 bytes: 42 us against 52 at 4,093 x 4,099. Short
+    #: ones in narrow blocks, and many programs, which hide each other's waiting: 62 us against 138 at 528,970 x 41,
+    #: LayerNorm 73 against 181. LayerNorm's sums leave less room for warps.
     odd_backward_tiles: tuple[Tile, ...] = (
-        Tile(48, 4, 1, 8, 3, block=64),
-        Tile(88, 4, 1, 8, 3, block=8),
+        Tile(48, 8, 2, 16, 2, block=16),
+        Tile(128, 8, 2, 8, 3, block=16),
         Tile(320, 4, 2, 8, 3, block=32),
         Tile(512, 2, 2, 8, 3, block=128),
         Tile(1280, 1, 2, 8, 3, block=256),
@@ -133,7 +134,7 @@ class Thresholds:
     odd_centred_backward_tiles: tuple[Tile, ...] = (*odd_backward_tiles[:-2], Tile(5120, 1, 4, 2, 3, block=512))
     #: In pieces of 4 bytes; between the last two, as rows that begin on 16 bytes.
     half_odd_backward_tiles: tuple[Tile, ...] = (
-        Tile(48, 4, 1, 8, 3, block=64),
+        Tile(48, 32, 2, 16, 3, block=16),
         Tile(192, 4, 1, 8, 3, block=16),
         Tile(512, 2, 1, 8, 3, block=64),
     )
@@ -156,6 +157,10 @@ class Thresholds:
     #: second reading costs more than the second launch.
     few_rows: int = 256
     few_row: Tile = Tile(16384, 1, 8, block=2048)
+    #: Wider rows, where programs would share each: 7.6 us against 12.6 at 5 x 20,480, 5.9 against 11.4 at 5 x 12,160 in
+    #: fp32. It is level at 100 rows, and 47 against 29 at 256 x 32,768.
+    few_wide_rows: int = 64
+    few_wide_row: Tile = Tile(32768, 1, 16, block=2048)
     few_columns: Tile = Tile(32, 16, 8)
 
     #: Stream, where programs cannot share a row: columns that a program takes at a time.
