@@ -58,7 +58,7 @@ def forward_of(norm: Norm, rows: int, cols: int, dtype: torch.dtype) -> Forward:
 
 def compile_forward(norm: Norm, rows: int, cols: int, dtype: torch.dtype) -> Any:
     call = forward_of(norm, rows, cols, dtype)
-    return call._kernel(call.plan(), call.align(True), True)
+    return call.step(call.plan(), call.align(True), True).kernel(call.place.device)
 
 
 def row_layouts(kernel: Any) -> set[tuple[int, ...]]:
@@ -108,7 +108,8 @@ def test_no_plan_for_16_bits_spills(compiled, tmp_path, cols, norm):
     problem = problem_of(norm, 8192, cols, BF16)
     call = Backward(norm, problem, (8192, cols), torch.device("meta"), (dense, None, dense), needs)
     for rows in (1, 8192):
-        call._kernels(call.plan(rows=rows), call.align(True))
+        for step in call.steps(call.plan(rows=rows), call.align(True))[0]:
+            step.kernel(call.place.device)
     spilled = {kernel.name: stack for kernel in compiled if (stack := stack_bytes(kernel, tmp_path))}
     # LayerNorm's shared rows hold two sums more; a few words of it are known to spill.
     assert all(name == "split_backward" and norm.centred and stack <= 24 for name, stack in spilled.items()), spilled
@@ -126,7 +127,8 @@ def test_kernels_take_what_the_launcher_hands_them(compiled, cols, norm):
         Needs(True, False, True, norm.centred),
     )  # fmt: skip
     for rows in (1, 8192):
-        call._kernels(call.plan(rows=rows), call.align(True))
+        for step in call.steps(call.plan(rows=rows), call.align(True))[0]:
+            step.kernel(call.place.device)
     assert compiled
     for kernel in compiled:
         entry = kernel.asm["ptx"].split(".visible .entry")[1].split(")")[0]
