@@ -15,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from triton.backends.compiler import GPUTarget
 
+from onepass import ops
 from onepass.plan.device import Device
 
 BF16 = torch.bfloat16
@@ -64,15 +65,12 @@ def written(graph: torch.fx.GraphModule) -> set[str]:
 
 
 def norm(x: Tensor, weight: Tensor, residual: Tensor | None = None, **options: Any) -> Any:
-    from onepass import ops
     from onepass.checks import Options
 
     return ops.normalize(Options(False, 1e-6, **options), x, weight, None, residual)
 
 
 def backward(dy: Tensor, h: Tensor, weight: Tensor, rstd: Tensor) -> Any:
-    import onepass.ops  # noqa: F401
-
     none = rstd.new_empty(0)
     needs = [True, False, True, False]
     return torch.ops.onepass.norm_backward(
