@@ -77,10 +77,9 @@ def power_of_two_below(value: Tensor) -> Tensor:
 
 
 def power_of_two_above(value: Tensor) -> Tensor:
-    """The smallest power of two that is not below a positive number, and at least 2⁻¹²⁶."""
+    """The smallest power of two that is not below a positive number; 2⁻¹²⁶ for a subnormal one."""
     bits = value.view(torch.int32)
     exponent = (bits >> MANTISSA_BITS) + ((bits & MANTISSA) != 0).to(torch.int32)
-    exponent = exponent.clamp(min=1)
     return torch.where(value.isnan(), value, (exponent << MANTISSA_BITS).view(torch.float32))
 
 
