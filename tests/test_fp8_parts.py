@@ -1,0 +1,59 @@
+"""The kernels' scales against the definition's: the same bits, in Triton's interpreter too."""
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from onepass.fp8 import Fp8
+from onepass.fp8.scales import steps_from as defined_steps
+from onepass.fp8.spec import ARITHMETIC, FORMATS
+from onepass.kernels.quantize import bits_of_magnitude, steps_from
+
+BLOCK = 1024
+SPECIAL = [0.0, 1e-45, 1e-40, 1e-38, 3.4e38, float("inf"), float("nan"), 448.0, 1.0, 5.2e-37, 2.6e-36, 6e-39]
+
+KINDS = [
+    (scaling, arithmetic, power_of_two, upper_bound)
+    for scaling in ("tensor", "token", "block")
+    for arithmetic in ARITHMETIC[scaling]
+    for power_of_two in (False, True)
+    for upper_bound in (None, 3.0)
+] + [("mx", arithmetic, None, None) for arithmetic in ARITHMETIC["mx"]]
+
+
+@triton.jit
+def steps_of(
+    p_values, p_scale, p_factor, count, floor, upper, largest, inverse,
+    BLOCK: tl.constexpr, BOUNDED: tl.constexpr, ARITHMETIC: tl.constexpr, POWER: tl.constexpr, E8M0: tl.constexpr,
+):  # fmt: skip
+    o = tl.arange(0, BLOCK)
+    m = o < count
+    bits = bits_of_magnitude(tl.load(p_values + o, mask=m, other=0.0))
+    scale, factor = steps_from(bits, floor, upper, largest, inverse, BOUNDED, ARITHMETIC, POWER, E8M0)
+    tl.store(p_scale + o, scale, mask=m)
+    tl.store(p_factor + o, factor, mask=m)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(("scaling", "arithmetic", "power_of_two", "upper_bound"), KINDS)
+def test_scale_and_factor_have_the_bits_of_the_definition(scaling, arithmetic, power_of_two, upper_bound, form):
+    fp8 = Fp8(scaling, format=form, arithmetic=arithmetic, power_of_two=power_of_two, upper_bound=upper_bound)
+    values = torch.cat(
+        [torch.randn(300).exp(), torch.rand(180) * 1e-36, 2.0 ** torch.arange(-149.0, 128.0), torch.tensor(SPECIAL)]
+    )
+    assert len(values) <= BLOCK
+    mx = scaling == "mx"
+    scale, factor = torch.empty_like(values, dtype=torch.uint8 if mx else torch.float32), torch.empty_like(values)
+    inverse = float(torch.ones(()) / fp8.largest)
+    steps_of[(1,)](
+        -values, scale, factor, len(values), fp8.floor or 0.0, upper_bound or 0.0, fp8.largest, inverse,
+        BLOCK, upper_bound is not None, arithmetic, bool(power_of_two), mx,
+    )  # fmt: skip
+    expected = defined_steps(values, fp8)
+    assert torch.equal(scale.view(torch.uint8), expected.scale.view(torch.uint8)) or same(scale, expected.scale)
+    assert same(factor, expected.factor)
+
+
+def same(got, expected):
+    return bool(((got == expected) | (got.isnan() & expected.isnan())).all())
