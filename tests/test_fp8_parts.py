@@ -1,14 +1,14 @@
-"""The kernels' scales against the definition's: the same bits, in Triton's interpreter too."""
+"""The parts of an FP8 output against the definition: the same bits, in Triton's interpreter too."""
 
 import pytest
 import torch
 import triton
 import triton.language as tl
 
-from onepass.fp8 import Fp8
+from onepass.fp8 import Fp8, definition
 from onepass.fp8.scales import steps_from as defined_steps
 from onepass.fp8.spec import ARITHMETIC, FORMATS
-from onepass.kernels.quantize import bits_of_magnitude, steps_from
+from onepass.kernels.quantize import bits_of_magnitude, quantize_rows, steps_from
 
 BLOCK = 1024
 SPECIAL = [0.0, 1e-45, 1e-40, 1e-38, 3.4e38, float("inf"), float("nan"), 448.0, 1.0, 5.2e-37, 2.6e-36, 6e-39]
@@ -57,3 +57,58 @@ def test_scale_and_factor_have_the_bits_of_the_definition(scaling, arithmetic, p
 
 def same(got, expected):
     return bool(((got == expected) | (got.isnan() & expected.isnan())).all())
+
+
+ROWS, COLS = 2, 128
+
+
+def quantized_rows(x, fp8):
+    """By the kernel, in blocks of 2 x 128."""
+    rows, cols = x.shape
+    mx, grouped = fp8.scaling == "mx", fp8.block is not None
+    groups = -(-cols // fp8.block) if grouped else 1
+    q = torch.empty(rows, cols, dtype=fp8.dtype)
+    scale = torch.empty(rows, groups, dtype=torch.uint8 if mx else torch.float32)
+    kind = "group" if grouped else "row" if fp8.scaling == "token" else "given"
+    given = fp8.scale if fp8.scale is not None else fp8.multiplier
+    quantize_rows[(-(-rows // ROWS),)](
+        x, given, q, scale, x.stride(0), cols, groups, 1, rows, cols,
+        fp8.floor or 0.0, fp8.upper_bound or 0.0, fp8.largest, float(torch.ones(()) / fp8.largest),
+        kind, fp8.block or 1, fp8.upper_bound is not None, fp8.arithmetic, bool(fp8.power_of_two), mx,
+        ROWS, COLS, -(-cols // COLS), cols % COLS == 0, 1,
+    )  # fmt: skip
+    return q, scale
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("shape", [(5, 300), (4, 256), (1, 77)])
+@pytest.mark.parametrize("how", ["scale", "multiplier", "token", "block", "block 64", "mx", "power of two"])
+def test_rows_are_quantized_to_the_bits_of_the_definition(how, shape, form):
+    options = {
+        "scale": {"scaling": "static", "scale": torch.tensor(0.01)},
+        "multiplier": {"scaling": "static", "multiplier": torch.tensor(37.0)},
+        "block 64": {"scaling": "block", "block": 64},
+        "power of two": {"scaling": "block", "power_of_two": True, "arithmetic": "inverse"},
+    }.get(how, {"scaling": how})
+    fp8 = Fp8(format=form, **options)
+    x = torch.randn(shape).to(torch.bfloat16)
+    x[-1, 5:9] = torch.tensor([float("nan"), float("inf"), -0.0, 1e-30])
+    x[0, -1] = 3e4
+    data, scale = quantized_rows(x, fp8)
+    expected = definition.quantize(x, fp8)
+    assert torch.equal(data.view(torch.uint8), expected.data.view(torch.uint8))
+    if fp8.scaling != "static":
+        assert torch.equal(scale.view(torch.uint8), expected.scale.view(torch.uint8)) or same(scale, expected.scale)
+
+
+def test_every_value_is_converted_as_pytorch_converts_it():
+    """All bf16 numbers within the format, and every midpoint of two neighbours."""
+    for form, dtype in FORMATS.items():
+        codes = torch.arange(256, dtype=torch.uint8).view(dtype).float()
+        codes = codes[codes.isfinite()].unique()
+        values = torch.cat(
+            [codes, (codes[1:] + codes[:-1]) / 2, torch.nextafter((codes[1:] + codes[:-1]) / 2, codes[1:])]
+        )
+        fp8 = Fp8("static", format=form, multiplier=torch.tensor(1.0))
+        data, _ = quantized_rows(values[None], fp8)
+        assert torch.equal(data.float(), values[None].to(dtype).float())

@@ -6,16 +6,21 @@ maximum serves all, in any order. The switches:
     ARITHMETIC    which of the equivalent formulas: "multiplier", "inverse", "scale" or "reciprocal"
     POWER_OF_TWO  round the scale up, or the multiplier down, to a power of two
     E8M0          scales are bytes: a biased exponent (then POWER_OF_TWO goes without saying)
+    KIND          whose amax a scale is: "given" (nobody's), "row", or "group"
+    GROUP         how many columns share a scale
+    ROUND         the dtype to which values are rounded before anything else, or None
 """
 
 import triton
 import triton.language as tl
 
+from onepass.kernels.parts import INTERPRETED, KEPT, inside, load_row
+
 INFINITY_BITS = tl.constexpr(0x7F800000)
 MAGNITUDE_BITS = tl.constexpr(0x7FFFFFFF)
 MANTISSA_BITS = tl.constexpr(23)
 MANTISSA = tl.constexpr(0x7FFFFF)
-#: 2⁻¹²⁷, the smallest scale of E8M0, as a subnormal fp32 number; E8M0's NaN; the sum of a scale's byte and its inverse's.
+#: 2⁻¹²⁷, the smallest scale of E8M0, as a subnormal fp32 number; E8M0's NaN; a scale's byte and its inverse's, summed.
 SMALLEST_E8M0 = tl.constexpr(0x400000)
 E8M0_NAN = tl.constexpr(0xFF)
 E8M0_INVERSE = tl.constexpr(254)
@@ -99,4 +104,132 @@ def converted(values, factor, largest, FORMAT: tl.constexpr, DIVIDES: tl.constex
     scaled = tl.clamp(scaled, -largest, largest, propagate_nan=tl.PropagateNan.ALL)
     if CHECKED:
         scaled = tl.where(bits_of_magnitude(values) < INFINITY_BITS, scaled, float("nan"))
-    return scaled.to(FORMAT)
+    if INTERPRETED:
+        return converted_by_hand(scaled, FORMAT)
+    else:
+        return scaled.to(FORMAT)
+
+
+@triton.jit
+def converted_by_hand(scaled, FORMAT: tl.constexpr):
+    """The same on integers, for the interpreter, whose own conversion loses a carry. Values are within the format."""
+    E5M2: tl.constexpr = FORMAT is tl.float8e5
+    MANTISSA: tl.constexpr = 2 if E5M2 else 3
+    BIAS: tl.constexpr = 15 if E5M2 else 7
+    SHIFT: tl.constexpr = 23 - MANTISSA
+    bits = scaled.to(tl.int32, bitcast=True)
+    magnitude = bits & MAGNITUDE_BITS
+    to_even = (1 << (SHIFT - 1)) - 1 + ((magnitude >> SHIFT) & 1)
+    normal = ((magnitude + to_even) >> SHIFT) - ((127 - BIAS) << MANTISSA)
+    # A subnormal is a whole number of the smallest one; adding 1.5 · 2²³ rounds to whole numbers, ties to even.
+    units = tl.abs(scaled) * (1 << (BIAS - 1 + MANTISSA)) + 12582912.0
+    subnormal = units.to(tl.int32, bitcast=True) - 0x4B400000
+    code = tl.where(magnitude < ((128 - BIAS) << 23), subnormal, normal) | ((bits >> 24) & 0x80)
+    return tl.where(magnitude > INFINITY_BITS, 0x7F, code).to(tl.uint8).to(FORMAT, bitcast=True)
+
+
+@triton.jit
+def rounded(values, m, ROUND: tl.constexpr, MASKED: tl.constexpr):
+    """What is quantized; zero outside the row, where a bias or a mean may have left something."""
+    if ROUND is not None:
+        values = values.to(ROUND).to(tl.float32)
+    if MASKED:
+        values = tl.where(m, values, 0.0)
+    return values
+
+
+@triton.jit
+def given_factor(p_given, ARITHMETIC: tl.constexpr):
+    """From a multiplier, or from a scale that divides or whose inverse multiplies."""
+    given = tl.load(p_given)
+    if ARITHMETIC == "inverse":
+        return tl.div_rn(tl.zeros_like(given) + 1.0, given)
+    else:
+        return given
+
+
+@triton.jit
+def store_quantized(
+    p_q, o_q, p_scale, o_scale, scale_group, values, m, m_row, first, cols, factor, floor, upper, largest, inverse,
+    KIND: tl.constexpr, GROUP: tl.constexpr, BOUNDED: tl.constexpr, ARITHMETIC: tl.constexpr,
+    POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A block of rows from column `first` on. Groups are the block's own, which begins at one."""
+    FORMAT: tl.constexpr = p_q.dtype.element_ty
+    DIVIDES: tl.constexpr = ARITHMETIC == "scale"
+    if KIND == "group":
+        GROUPS: tl.constexpr = BLOCK // GROUP
+        grouped = tl.reshape(values, (ROWS, GROUPS, GROUP))
+        bits = tl.max(bits_of_magnitude(grouped), axis=2, keep_dims=True)
+        scale, factor = steps_from(bits, floor, upper, largest, inverse, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0)
+        q = tl.reshape(converted(grouped, factor, largest, FORMAT, DIVIDES, False), (ROWS, BLOCK))
+        group = first // GROUP + tl.arange(0, GROUPS)[None, :]
+        m_group = m_row & (group * GROUP < cols)
+        tl.store(p_scale + o_scale + group * scale_group, tl.reshape(scale, (ROWS, GROUPS)), mask=m_group)
+    else:
+        q = converted(values, factor, largest, FORMAT, DIVIDES, KIND == "given")
+    if MASKED:
+        tl.store(p_q + o_q, q, mask=m, eviction_policy="evict_first")
+    else:
+        tl.store(p_q + o_q, q, eviction_policy="evict_first")
+
+
+@triton.jit
+def quantize_rows(
+    p_x,
+    p_given,
+    p_q,
+    p_scale,
+    x_row,
+    q_row,
+    scale_row,
+    scale_group,
+    rows,
+    cols,
+    floor,
+    upper,
+    largest,
+    inverse,
+    KIND: tl.constexpr,
+    GROUP: tl.constexpr,
+    BOUNDED: tl.constexpr,
+    ARITHMETIC: tl.constexpr,
+    POWER_OF_TWO: tl.constexpr,
+    E8M0: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    EVEN: tl.constexpr,
+    ALIGN: tl.constexpr,
+):
+    """Quantization alone, of rows that a program holds in blocks, as in tile.py."""
+    RAGGED: tl.constexpr = -1 if EVEN else BLOCKS - 1
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    m_row = row < rows
+    o_block = tl.arange(0, BLOCK)[None, :]
+    end = cols * ALIGN
+    o_x = row.to(tl.int64) * x_row * ALIGN
+    o_q = row.to(tl.int64) * q_row * ALIGN
+    o_scale = row.to(tl.int64) * scale_row
+    held = ()
+    for i in tl.static_range(BLOCKS):
+        m = inside(m_row, i * BLOCK + o_block, end, i == RAGGED)
+        held = held + (load_row(p_x, o_x + i * BLOCK + o_block, m, ROWS > 1 or i == RAGGED, KEPT),)  # noqa: RUF005
+    factor = 0.0
+    if KIND == "given":
+        factor = given_factor(p_given, ARITHMETIC)
+    if KIND == "row":
+        top = tl.zeros((ROWS, BLOCK), tl.int32)
+        for i in tl.static_range(BLOCKS):
+            top = tl.maximum(top, bits_of_magnitude(held[i].to(tl.float32)))
+        bits = tl.max(top, axis=1, keep_dims=True)
+        scale, factor = steps_from(bits, floor, upper, largest, inverse, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0)
+        tl.store(p_scale + o_scale, scale, mask=m_row)
+    for i in tl.static_range(BLOCKS):
+        o_col = i * BLOCK + o_block
+        m = inside(m_row, o_col, end, i == RAGGED)
+        store_quantized(
+            p_q, o_q + o_col, p_scale, o_scale, scale_group, held[i].to(tl.float32), m, m_row, i * BLOCK, end, factor,
+            floor, upper, largest, inverse, KIND, GROUP, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0,
+            ROWS > 1 or i == RAGGED, ROWS, BLOCK,
+        )  # fmt: skip
