@@ -111,12 +111,15 @@ class Forward:
         affine_lane = problem.cols // align if problem.per_lane else 0
         cols = problem.cols // align
         if plan.schedule == "tile":
-            sizes: tuple[int, ...] = (affine_lane, problem.rows, problem.lanes, cols)
+            # Strides of scales, and the numbers behind an FP8 output: none as yet.
+            strides += (0, 0)
+            sizes: tuple[int, ...] = (affine_lane, 0, problem.rows, problem.lanes, cols)
         elif plan.schedule == "split":
             sizes = (problem.rows, problem.lanes, cols, plan.slices, plan.programs // plan.slices)
         else:
             sizes = (affine_lane, problem.lanes, cols)
-        return *strides, *sizes, norm.eps, norm.offset
+        numbers = (0.0, 0.0, 0.0, 0.0) if plan.schedule == "tile" else ()
+        return *strides, *sizes, norm.eps, norm.offset, *numbers
 
     def step(self, plan: Plan, align: int, stats: bool) -> Step:
         problem, norm = self.problem, self.norm
@@ -135,6 +138,8 @@ class Forward:
             constants |= {"BLOCKS": -(-problem.cols // plan.block), "EVEN": problem.cols % plan.block == 0}
         elif plan.schedule == "tile":
             function = tile_forward
+            dtypes += (None, None, None)
+            constants |= dict.fromkeys(("KIND", "GROUP", "ROUND", "BOUNDED", "ARITHMETIC", "POWER_OF_TWO", "E8M0"))
             constants |= {"ROWS": plan.rows, "PACKED": planner.is_packed(plan, align, backward=False)}
             constants |= {"BLOCKS": plan.blocks, "EVEN": problem.cols % plan.block == 0}
         elif plan.schedule == "split":

@@ -33,6 +33,7 @@ from onepass.kernels.parts import (
     weighted,
     wide,
 )
+from onepass.kernels.quantize import bits_of_magnitude, given_factor, rounded, steps_from, store_quantized
 
 
 @triton.jit
@@ -45,6 +46,9 @@ def tile_forward(
     p_sum,
     p_mean,
     p_rstd,
+    p_q,
+    p_scale,
+    p_given,
     x_row,
     x_lane,
     residual_row,
@@ -53,12 +57,19 @@ def tile_forward(
     y_lane,
     stat_row,
     stat_lane,
+    scale_row,
+    scale_lane,
     affine_lane,
+    scale_group,
     rows,
     lanes,
     cols,
     eps,
     offset,
+    floor,
+    upper,
+    largest,
+    inverse,
     CENTRED: tl.constexpr,
     SHIFTED: tl.constexpr,
     LANED: tl.constexpr,
@@ -71,6 +82,13 @@ def tile_forward(
     EVEN: tl.constexpr,
     ALIGN: tl.constexpr,
     PACKED: tl.constexpr,
+    KIND: tl.constexpr,
+    GROUP: tl.constexpr,
+    ROUND: tl.constexpr,
+    BOUNDED: tl.constexpr,
+    ARITHMETIC: tl.constexpr,
+    POWER_OF_TWO: tl.constexpr,
+    E8M0: tl.constexpr,
 ):
     RAGGED: tl.constexpr = -1 if EVEN else BLOCKS - 1  # which block is
     lane, tile = lane_and_row(tl.program_id(0), lanes, LANED)
@@ -116,6 +134,22 @@ def tile_forward(
     if p_rstd is not None:
         store(p_rstd, o_stat, rstd, m_row, ROWS > 1)
 
+    factor = 0.0
+    o_scale = row_start(row, lane, scale_row, scale_lane, 1)
+    if KIND == "given":
+        factor = given_factor(p_given, ARITHMETIC)
+    if KIND == "row":
+        top = tl.zeros((ROWS, BLOCK), tl.int32)
+        for i in tl.static_range(BLOCKS):
+            y = scale_and_shift(
+                deviation_of(held[i], mean, None, CENTRED, PACKED, False), rstd, weights[i], biases[i], offset,
+                p_weight is not None, p_bias is not None, SHIFTED, X_HAT, NARROW, PACKED,
+            )  # fmt: skip
+            m_col = i * BLOCK + o_block < end
+            top = tl.maximum(top, bits_of_magnitude(rounded(y, m_col, ROUND, i == RAGGED)))
+        bits = tl.max(top, axis=1, keep_dims=True)
+        scale, factor = steps_from(bits, floor, upper, largest, inverse, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0)
+        tl.store(p_scale + o_scale, scale, mask=m_row)
     for i in tl.static_range(BLOCKS):
         o_col = i * BLOCK + o_block
         m = inside(m_row, o_col, end, i == RAGGED)
@@ -126,7 +160,15 @@ def tile_forward(
             deviation, rstd, weights[i], biases[i], offset,
             p_weight is not None, p_bias is not None, SHIFTED, X_HAT, NARROW, PACKED,
         )  # fmt: skip
-        store_row(p_y, o_y + o_col, y, m, ROWS > 1 or i == RAGGED)
+        if p_y is not None:
+            store_row(p_y, o_y + o_col, y, m, ROWS > 1 or i == RAGGED)
+        if KIND is not None:
+            values = rounded(y, o_col < end, ROUND, i == RAGGED)
+            store_quantized(
+                p_q, o_y + o_col, p_scale, o_scale, scale_group, values, m, m_row, i * BLOCK, end, factor,
+                floor, upper, largest, inverse, KIND, GROUP, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0,
+                ROWS > 1 or i == RAGGED, ROWS, BLOCK,
+            )  # fmt: skip
 
 
 @triton.jit

@@ -27,7 +27,11 @@ from onepass.plan.launcher import launcher, loaded, packed
 from onepass.plan.layout import aligned_bytes
 
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.int32: "i32", torch.int64: "i64"}
+TYPES |= {torch.float8_e4m3fn: "fp8e4nv", torch.float8_e5m2: "fp8e5", torch.uint8: "u8"}
 LANGUAGE = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+
+#: A kernel's arguments that are fp32; other numbers are integers.
+FLOATS = ("eps", "offset", "floor", "upper", "largest", "inverse")
 
 #: launch(stream, *pointers): of the tensors that are there, in the kernel's order.
 Launch = Callable[..., None]
@@ -122,7 +126,7 @@ def _type_of(name: str, dtype: torch.dtype | None) -> str:
         return "constexpr" if dtype is None else "*" + TYPES[dtype]
     if name.isupper():
         return "constexpr"
-    if name in ("eps", "offset"):
+    if name in FLOATS:
         return "fp32"
     if name.endswith(("_row", "_lane")):
         return "i64"  # strides
