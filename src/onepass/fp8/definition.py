@@ -48,7 +48,7 @@ def quantize(
 
 
 def transpose_fp8(q: Quantized) -> Quantized:
-    """q with its transpose (N, M), byte for byte; for tensors with one scale, which the transpose shares.
+    """q with its transpose (N, M), byte for byte, and the same scales: one for the tensor, or one a row of q.
 
     Groups of the transpose run down the columns, and cannot be had from values that were rounded by rows.
 
@@ -59,13 +59,14 @@ def transpose_fp8(q: Quantized) -> Quantized:
         >>> definition.transpose_fp8(q).data_t.shape
         torch.Size([8, 6])
     """
-    if q.scale.dim() != 0:
+    if q.block is not None:
         raise ValueError(
-            f"q must have one scale for the whole tensor, not scales of shape {tuple(q.scale.shape)}: "
+            f"q must have one scale for the tensor or one a row, not one for every {q.block} columns: "
             "quantize with columnwise=True instead"
         )
     rows = q.data.reshape(math.prod(q.data.shape[:-1]), q.data.shape[-1])
-    return replace(q, data_t=_transposed(rows), scale_t=q.scale)
+    scale = q.scale if q.scale.dim() == 0 else q.scale.reshape(1, rows.shape[0])
+    return replace(q, data_t=_transposed(rows), scale_t=scale)
 
 
 def _by_one_scale(rows: Tensor, fp8: Fp8) -> Quantized:
@@ -87,6 +88,8 @@ def _by_group(rows: Tensor, fp8: Fp8) -> Quantized:
     q = Quantized(data, scale, block=fp8.block, layout=fp8.layout or "row")
     if not fp8.columnwise:
         return q
+    if fp8.block is None:
+        return transpose_fp8(q)
     data_t, scale_t = _groups_quantized(rows.t(), fp8)
     if fp8.columnwise_order == "rows":
         data_t = _transposed(data_t).t()
