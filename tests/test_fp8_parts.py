@@ -5,13 +5,10 @@ import torch
 import triton
 import triton.language as tl
 
-from onepass import reference
 from onepass.fp8 import Fp8, definition
 from onepass.fp8.scales import steps_from as defined_steps
 from onepass.fp8.spec import ARITHMETIC, FORMATS
 from onepass.kernels.quantize import bits_of_magnitude, quantize_rows, steps_from
-from onepass.kernels.tile import tile_forward
-from onepass.spec import Norm
 
 BLOCK = 1024
 SPECIAL = [0.0, 1e-45, 1e-40, 1e-38, 3.4e38, float("inf"), float("nan"), 448.0, 1.0, 5.2e-37, 2.6e-36, 6e-39]
@@ -75,10 +72,10 @@ def quantized_rows(x, fp8):
     kind = "group" if grouped else "row" if fp8.scaling == "token" else "given"
     given = fp8.scale if fp8.scale is not None else fp8.multiplier
     quantize_rows[(-(-rows // ROWS),)](
-        x, given, q, scale, x.stride(0), cols, groups, 1, rows, cols,
+        x, q, scale, given, None, x.stride(0), cols, groups, 1, rows, cols,
         fp8.floor or 0.0, fp8.upper_bound or 0.0, fp8.largest, float(torch.ones(()) / fp8.largest),
-        kind, fp8.block or 1, fp8.upper_bound is not None, fp8.arithmetic, bool(fp8.power_of_two), mx,
-        ROWS, COLS, -(-cols // COLS), cols % COLS == 0, 1,
+        kind, fp8.block or 1, fp8.upper_bound is not None, fp8.arithmetic, bool(fp8.power_of_two), mx, False,
+        ROWS, COLS, 1,
     )  # fmt: skip
     return q, scale
 
@@ -115,41 +112,3 @@ def test_every_value_is_converted_as_pytorch_converts_it():
         fp8 = Fp8("static", format=form, multiplier=torch.tensor(1.0))
         data, _ = quantized_rows(values[None], fp8)
         assert torch.equal(data.float(), values[None].to(dtype).float())
-
-
-def normalized_and_quantized(x, weight, fp8, centred, keep):
-    """By the tile schedule, two rows a program in blocks of 128."""
-    rows, cols = x.shape
-    mx, grouped = fp8.scaling == "mx", fp8.block is not None
-    groups = -(-cols // fp8.block) if grouped else 1
-    q, y = torch.empty(rows, cols, dtype=fp8.dtype), torch.empty_like(x) if keep else None
-    scale = torch.empty(rows, groups, dtype=torch.uint8 if mx else torch.float32)
-    kind = "group" if grouped else "row" if fp8.scaling == "token" else "given"
-    tile_forward[(-(-rows // ROWS),)](
-        x, None, weight, None, y, None, None, None, q, scale, fp8.scale,
-        *(cols, 0) * 3, 1, 0, groups, 0, 0, 1, rows, 1, cols, 1e-6, 0.0,
-        fp8.floor or 0.0, 0.0, fp8.largest, float(torch.ones(()) / fp8.largest),
-        centred, False, False, None, None, False, ROWS, COLS, -(-cols // COLS), cols % COLS == 0, 1, False,
-        kind, fp8.block or 1, None, False, fp8.arithmetic, bool(fp8.power_of_two), mx,
-    )  # fmt: skip
-    return q, scale, y
-
-
-@pytest.mark.parametrize("keep", [False, True])
-@pytest.mark.parametrize("centred", [False, True])
-@pytest.mark.parametrize("cols", [300, 256])
-@pytest.mark.parametrize("scaling", ["static", "token", "block", "mx"])
-def test_a_norm_stores_what_the_definition_makes_of_its_output(scaling, cols, centred, keep):
-    """Sums of small whole numbers are exact, whatever their order, so every bit is defined."""
-    fp8 = Fp8(scaling, scale=torch.tensor(0.02) if scaling == "static" else None)
-    x = torch.randint(-4, 5, (5, cols)).float()
-    x[:, 0] -= x.sum(1)  # a mean of zero
-    x[2], weight = 0.0, torch.randn(cols)
-    data, scale, y = normalized_and_quantized(x, weight, fp8, centred, keep)
-    expected, _ = reference.normalize(Norm(centred, 1e-6), x, weight, None, None, torch.float32, None)
-    if keep:
-        assert torch.equal(y, expected)
-    defined = definition.quantize(expected, fp8)
-    assert torch.equal(data.view(torch.uint8), defined.data.view(torch.uint8))
-    if scaling != "static":
-        assert torch.equal(scale.view(torch.uint8), defined.scale.view(torch.uint8))

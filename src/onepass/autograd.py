@@ -46,25 +46,50 @@ class NormFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Maybe, dsum: Maybe = None) -> Any:
-        h, weight, mean, rstd = ctx.saved_tensors
-        backwards: Backwards = ctx.backwards
-        wanted = ctx.needs_input_grad[1:]
-        if dy is not None and not torch.is_grad_enabled():
-            # What gradients_of does below, by the shortest way: the engine runs this in a thread where nothing is warm.
-            backward = backwards.wanting(wanted, dy, dsum, h)
-            return None, *handed_out(wanted, backward(dy, dsum, h, weight, mean, rstd))
+        return None, *_backward(ctx, ctx.needs_input_grad[1:], dy, dsum)
 
-        def launch(needs: Needs) -> Gradients:
-            assert dy is not None
-            return backwards(dy, dsum, h, needs)(dy, dsum, h, weight, mean, rstd)
 
-        problem = backwards.problem
-        with torch.no_grad():
-            results = gradients_of(launch, dy, dsum, problem.x, problem.residual, wanted)
-        if not torch.is_grad_enabled():
-            return None, *results
-        sources = [tensor for tensor in (dy, dsum, h, weight) if tensor is not None]  # create_graph=True
-        return None, *_Refusal.apply(len(sources), *sources, *results)
+class QuantizedNormFunction(torch.autograd.Function):
+    """The same for an FP8 output, which gradients do not see: they come through what it was made from."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, call: Any, fp8: Any, made: list[Any], x: Tensor, weight: Maybe, bias: Maybe, residual: Maybe
+    ) -> Any:
+        """Appends the result, as it is before autograd looks at it, to `made`."""
+        result, mean, rstd = call(x, weight, bias, residual, True, fp8)
+        made.append(result)
+        y, total = result.unquantized, result.residual
+        ctx.backwards = call.backwards
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x if total is None else total, weight, mean, rstd)
+        y = call.straight().detach() if y is None else y
+        return y if total is None else (y, total)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Maybe, dsum: Maybe = None) -> Any:
+        return None, None, None, *_backward(ctx, ctx.needs_input_grad[3:], dy, dsum)
+
+
+def _backward(ctx: Any, wanted: Wanted, dy: Maybe, dsum: Maybe) -> Any:
+    h, weight, mean, rstd = ctx.saved_tensors
+    backwards: Backwards = ctx.backwards
+    if dy is not None and not torch.is_grad_enabled():
+        # What gradients_of does below, by the shortest way: the engine runs this in a thread where nothing is warm.
+        backward = backwards.wanting(wanted, dy, dsum, h)
+        return handed_out(wanted, backward(dy, dsum, h, weight, mean, rstd))
+
+    def launch(needs: Needs) -> Gradients:
+        assert dy is not None
+        return backwards(dy, dsum, h, needs)(dy, dsum, h, weight, mean, rstd)
+
+    problem = backwards.problem
+    with torch.no_grad():
+        results = gradients_of(launch, dy, dsum, problem.x, problem.residual, wanted)
+    if not torch.is_grad_enabled():
+        return results
+    sources = [tensor for tensor in (dy, dsum, h, weight) if tensor is not None]  # create_graph=True
+    return _Refusal.apply(len(sources), *sources, *results)
 
 
 #: `NormFunction.apply` without what it does for functorch's sake, for callers who know that no transform is active.

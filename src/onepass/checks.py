@@ -8,10 +8,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from onepass.fp8 import Fp8
 from onepass.spec import CASTS, DTYPES, Norm, Problem
 
 #: Row numbers are 32-bit inside the kernels, and the last tile may reach over the end.
 MAX_ROWS = 2**31 - 2**16
+
+#: The first GPUs that convert to FP8.
+FP8_CAPABILITY = (8, 9)
 
 
 class Options(NamedTuple):
@@ -72,6 +76,15 @@ def checked(
         per_lane=affine is not None and affine.dim() == 2,
     )
     return norm, problem
+
+
+def check_quantize(fp8: object, x: Tensor) -> None:
+    if not isinstance(fp8, Fp8):
+        raise TypeError(f"quantize must be an Fp8 or None, not {type(fp8).__name__}")
+    fp8.check_device(x.device)
+    if x.is_cuda and torch.cuda.get_device_capability(x.device) < FP8_CAPABILITY:
+        name = torch.cuda.get_device_name(x.device)
+        raise ValueError(f"quantize must be None on an {name}: FP8 needs compute capability 8.9 (Ada, Hopper) or above")
 
 
 def _norm(options: Options) -> Norm:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from onepass.autograd import apply_directly
+from onepass.autograd import QuantizedNormFunction, apply_directly
 from onepass.checks import Options, checked
 from onepass.forward import Forward
+from onepass.fp8 import Fp8, Quantized
+from onepass.fp8.forward import QuantizedForward
 from onepass.plan import planner
 from onepass.search import may_search, search
 
 #: Calls seen so far: a handful in training, one for each number of tokens in a server. Past the limit we start over.
 _calls: dict[Any, Forward] = {}
+_quantized_calls: dict[Any, QuantizedForward] = {}
 MAX_CALLS = 16384
 
 
@@ -43,6 +47,36 @@ def call_of(
             _calls.clear()
         call = _calls[key] = Forward(norm, problem, x, residual, options.inplace_backward)
     return call
+
+
+def quantized_call_of(
+    options: Options, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None, fp8: Fp8
+) -> QuantizedForward:
+    """The same for an FP8 output; the options are part of what it is kept by, the tensors among them are not."""
+    plain = call_of(options, x, weight, bias, residual)  # which checks
+    key = (plain, fp8.key)
+    call = _quantized_calls.get(key)
+    if call is None:
+        if len(_quantized_calls) >= MAX_CALLS:
+            _quantized_calls.clear()
+        norm, problem = checked(options, x, weight, bias, residual)
+        call = _quantized_calls[key] = QuantizedForward(norm, problem, x, residual, fp8)
+    return call
+
+
+def quantize(
+    options: Options, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None, fp8: Fp8
+) -> Quantized:
+    call = quantized_call_of(options, x, weight, bias, residual, fp8)
+    given = (x, weight, bias, residual)
+    if not torch.is_grad_enabled() or not any(tensor is not None and tensor.requires_grad for tensor in given):
+        return call(x, weight, bias, residual, False, fp8)[0]
+    made: list[Quantized] = []
+    through = QuantizedNormFunction.apply(call, fp8, made, x, weight, bias, residual)
+    y, total = (through, None) if isinstance(through, Tensor) else through
+    return replace(
+        made[0], unquantized=y if fp8.also_unquantized else None, residual=total, straight_through=y
+    )  # fmt: skip
 
 
 def normalize(options: Options, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None) -> Any:

@@ -6,7 +6,7 @@ with nothing left to do but allocate the outputs and launch.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,8 +24,27 @@ from onepass.plan.layout import Layout, layout_of
 from onepass.plan.planner import Plan, power_of_two
 from onepass.spec import Norm, Problem
 
-#: What the kernel of a forward is handed, in this order.
-FORWARD_TENSORS = ("x", "residual", "weight", "bias", "y", "sum", "mean", "rstd", "mailbox")
+#: What the kernel of a forward is handed, in this order; what follows rstd is for an FP8 output.
+FORWARD_TENSORS = ("x", "residual", "weight", "bias", "y", "sum", "mean", "rstd")
+QUANTIZED_TENSORS = ("q", "scale", "given", "amax")
+
+#: The switches behind an FP8 output (kernels/quantize.py), where there is none.
+NOT_QUANTIZED = dict.fromkeys(
+    ("KIND", "GROUP", "ROUND", "BOUNDED", "ARITHMETIC", "POWER_OF_TWO", "E8M0", "SWIZZLED")
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Quantizing:
+    """What a kernel must know of an FP8 output."""
+
+    constants: dict[str, Any]
+    dtypes: tuple[torch.dtype | None, ...]  # of QUANTIZED_TENSORS
+    strides: tuple[int, int]  # of scales: from row to row, and from group to group
+    numbers: tuple[float, float, float, float]  # floor, upper bound, the format's largest value and its inverse
+
+
+PLAIN = Quantizing(NOT_QUANTIZED, (None,) * 4, (0, 0), (0.0,) * 4)
 
 
 class Forward:
@@ -40,6 +59,7 @@ class Forward:
         self.place = Place(x.device)
         self.empty = x.numel() == 0
         self.copies = False
+        self.has_y = True
         dense = contiguous_strides(x.shape)
         strides = [x.stride(), dense if residual is None else residual.stride(), dense]
         layout = layout_of(x.shape, strides, problem.per_lane)
@@ -104,47 +124,47 @@ class Forward:
         step = self.step(plan, align, stats)
         return step.kernel(self.place.device)(plan.programs, step.scalars), like_mailbox
 
-    def _scalars(self, plan: Plan, align: int) -> tuple[Any, ...]:
+    def _scalars(self, plan: Plan, align: int, quantizing: Quantizing) -> tuple[Any, ...]:
         """The arguments that follow the pointers."""
         problem, norm = self.problem, self.norm
         strides = divided(align, self.layout.strides) + stat_strides(self.layout, 2, problem.cols)
+        scale_row, scale_group = quantizing.strides
         affine_lane = problem.cols // align if problem.per_lane else 0
         cols = problem.cols // align
-        if plan.schedule == "tile":
-            # Strides of scales, and the numbers behind an FP8 output: none as yet.
-            strides += (0, 0)
-            sizes: tuple[int, ...] = (affine_lane, 0, problem.rows, problem.lanes, cols)
-        elif plan.schedule == "split":
-            sizes = (problem.rows, problem.lanes, cols, plan.slices, plan.programs // plan.slices)
-        else:
-            sizes = (affine_lane, problem.lanes, cols)
-        numbers = (0.0, 0.0, 0.0, 0.0) if plan.schedule == "tile" else ()
-        return *strides, *sizes, norm.eps, norm.offset, *numbers
+        sizes: tuple[int, ...] = (scale_row, affine_lane, scale_group, problem.rows, problem.lanes, cols)
+        if plan.schedule == "split":
+            sharing = (plan.slices, plan.programs // plan.slices)
+            sizes = (scale_row, scale_group, problem.rows, problem.lanes, cols, *sharing)
+        elif plan.schedule == "stream":
+            sizes = (scale_row, affine_lane, scale_group, problem.lanes, cols)
+        return *strides, *sizes, norm.eps, norm.offset, *quantizing.numbers
 
-    def step(self, plan: Plan, align: int, stats: bool) -> Step:
+    def step(self, plan: Plan, align: int, stats: bool, quantizing: Quantizing = PLAIN, keeps: bool = True) -> Step:
+        """`keeps`: it writes y, where it has one, the sum and the statistics; else what is quantized alone."""
         problem, norm = self.problem, self.norm
-        statistic = torch.float32 if stats else None
+        statistic = torch.float32 if stats and keeps else None
         dtypes: tuple[torch.dtype | None, ...] = (
-            problem.x, problem.residual, problem.weight, problem.bias, problem.y, problem.sum,
-            statistic if norm.centred else None, statistic,
+            problem.x, problem.residual, problem.weight, problem.bias,
+            problem.y if keeps and self.has_y else None, problem.sum if keeps else None,
+            statistic if norm.centred else None, statistic, *quantizing.dtypes,
         )  # fmt: skip
+        rounded = norm.round_residual and problem.sum is not None
         constants = switches(norm, problem) | {
-            "ROUND_SUM": norm.round_residual and problem.sum is not None,
+            "ROUND_SUM": problem.sum if rounded else None,
             "BLOCK": plan.block,
             "ALIGN": align,
         }
+        names: tuple[str, ...] = (*FORWARD_TENSORS, *QUANTIZED_TENSORS)
         function: Any = stream_forward
         if plan.schedule == "stream":
             constants |= {"BLOCKS": -(-problem.cols // plan.block), "EVEN": problem.cols % plan.block == 0}
         elif plan.schedule == "tile":
             function = tile_forward
-            dtypes += (None, None, None)
-            constants |= dict.fromkeys(("KIND", "GROUP", "ROUND", "BOUNDED", "ARITHMETIC", "POWER_OF_TWO", "E8M0"))
             constants |= {"ROWS": plan.rows, "PACKED": planner.is_packed(plan, align, backward=False)}
             constants |= {"BLOCKS": plan.blocks, "EVEN": problem.cols % plan.block == 0}
         elif plan.schedule == "split":
             function = split_forward
-            dtypes += (word_dtype(norm),)
+            dtypes, names = (*dtypes, word_dtype(norm)), (*names, "mailbox")
             constants |= {"PEERS": power_of_two(plan.slices), "STAGES": plan.stages}
-        names = FORWARD_TENSORS[: len(dtypes)]
-        return Step(function, names, dtypes, constants, self._scalars(plan, align), plan)
+        scalars = self._scalars(plan, align, quantizing)
+        return Step(function, names, dtypes, constants | quantizing.constants, scalars, plan)

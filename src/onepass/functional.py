@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -9,8 +10,9 @@ import torch
 from torch import Tensor
 
 from onepass import reference
-from onepass.checks import Options, checked
-from onepass.route import DIRECT, OPS, route_of
+from onepass.checks import Options, check_quantize, checked
+from onepass.fp8 import Fp8, Quantized, definition
+from onepass.route import DIRECT, OPS, Route, route_of
 
 
 def rms_norm(
@@ -27,6 +29,7 @@ def rms_norm(
     residual_dtype: torch.dtype | None = None,
     inplace_backward: bool = False,
     autotune: bool | None = None,
+    quantize: Fp8 | None = None,
 ) -> Any:
     """Root-mean-square normalization of the last dimension: `x · rsqrt(mean(x²) + eps) · (weight + offset) + bias`.
 
@@ -51,9 +54,10 @@ def rms_norm(
         autotune: search, at the first call of a problem (shape but for the rows, dtypes, options), for the fastest
             plan on this GPU, and keep it on disk; it compiles every candidate, which takes a while. False never
             searches; None does so where `ONEPASS_AUTOTUNE=1` is set. Whichever it is, what was found before is used.
+        quantize: give the output in FP8, as an `onepass.Fp8` says (docs/fp8.md).
 
     Returns:
-        `y`, or `(y, x + residual)` with a residual or a `residual_dtype`.
+        `y`, or `(y, x + residual)` with a residual or a `residual_dtype`; with `quantize`, an `onepass.Quantized`.
 
     Example:
         >>> import torch, onepass
@@ -64,7 +68,7 @@ def rms_norm(
     options = Options(
         False, eps, offset, cast, round_residual, out_dtype, residual_dtype, inplace_backward, autotune
     )  # fmt: skip
-    return normalize(options, x, weight, bias, residual)
+    return normalize(options, x, weight, bias, residual, quantize)
 
 
 def layer_norm(
@@ -81,6 +85,7 @@ def layer_norm(
     residual_dtype: torch.dtype | None = None,
     inplace_backward: bool = False,
     autotune: bool | None = None,
+    quantize: Fp8 | None = None,
 ) -> Any:
     """Layer normalization of the last dimension: `(x - mean) · rsqrt(var + eps) · (weight + offset) + bias`.
 
@@ -96,12 +101,21 @@ def layer_norm(
     options = Options(
         True, eps, offset, cast, round_residual, out_dtype, residual_dtype, inplace_backward, autotune
     )  # fmt: skip
-    return normalize(options, x, weight, bias, residual)
+    return normalize(options, x, weight, bias, residual, quantize)
 
 
-def normalize(options: Options, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None) -> Any:
+def normalize(
+    options: Options,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    fp8: Fp8 | None = None,
+) -> Any:
     """Send a call down its road; see `route.py`."""
     route = route_of(x, weight, bias, residual)
+    if fp8 is not None:
+        return _quantize(route, options, x, weight, bias, residual, fp8)
     if route is DIRECT:
         return _eager().normalize(options, x, weight, bias, residual)
     if route is OPS:
@@ -111,6 +125,19 @@ def normalize(options: Options, x: Tensor, weight: Tensor | None, bias: Tensor |
     norm, problem = checked(options, x, weight, bias, residual)
     y, total = reference.normalize(norm, x, weight, bias, residual, problem.y, options.residual_dtype)
     return y if total is None else (y, total)
+
+
+def _quantize(
+    route: Route, options: Options, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None,
+    fp8: Fp8,
+) -> Quantized:  # fmt: skip
+    norm, problem = checked(options, x, weight, bias, residual)
+    check_quantize(fp8, x)
+    if route is DIRECT:
+        return _eager().quantize(options, x, weight, bias, residual, fp8)
+    y, total = reference.normalize(norm, x, weight, bias, residual, torch.float32, options.residual_dtype)
+    q = definition.quantize(y, fp8, problem.y, residual=total)
+    return replace(q, straight_through=y.to(problem.y) if q.unquantized is None else q.unquantized)
 
 
 @cache

@@ -62,6 +62,7 @@ class Problem:
     residual: torch.dtype | None = None
     sum: torch.dtype | None = None
     per_lane: bool = False
+    group: int | None = 1  # columns that share an FP8 scale, which no block may cut; None: the whole row does
 
     @property
     def h(self) -> torch.dtype:

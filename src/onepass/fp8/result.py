@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from onepass.fp8.layouts import row_major
 
 #: The fields that are tensors or None, in the order in which a pytree has them.
-LEAVES = ("data", "scale", "data_t", "scale_t", "amax", "unquantized", "residual")
+LEAVES = ("data", "scale", "data_t", "scale_t", "amax", "unquantized", "residual", "straight_through")
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +29,8 @@ class Quantized:
         amax: of the whole tensor, for the kinds "tensor" and "delayed"; for the latter it is the tensor that was given.
         unquantized: the output before quantization, where `also_unquantized` asked for it.
         residual: the sum with the residual, where the call had one.
+        straight_through: what gradients go through: a tensor of the output's shape and dtype whose gradient is that of
+            the output before quantization. `unquantized` where that was asked for; else its values are not to be read.
         block: how many neighbours share a scale; None where a row or the tensor does.
         layout: how the scales lie.
 
@@ -47,12 +49,15 @@ class Quantized:
     amax: Tensor | None = None
     unquantized: Tensor | None = None
     residual: Tensor | None = None
+    straight_through: Tensor | None = None
     block: int | None = None
     layout: str = "row"
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The values of `data`, computed in fp32."""
-        return self._dequantized(self.data, self.scale, dtype)
+        """The values of `data`, computed in fp32. Gradients go straight through to what was quantized."""
+        values = self._dequantized(self.data, self.scale, dtype)
+        through = self.straight_through
+        return values if through is None or not through.requires_grad else _StraightThrough.apply(values, through)
 
     def dequantize_columnwise(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The values of `data_t`, (N, M): they differ from the transposed `dequantize()` where groups do."""
@@ -69,6 +74,19 @@ class Quantized:
         each = row_major(scale, self.layout, rows, groups).to(torch.float32)
         each = each.repeat_interleave(self.block, dim=-1)[:, :cols]
         return (values * each.reshape(values.shape)).to(dtype)
+
+
+class _StraightThrough(torch.autograd.Function):
+    """One tensor's values with another's gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, through: Tensor) -> Tensor:
+        ctx.dtype = through.dtype
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return None, gradient.to(ctx.dtype)
 
 
 def _flatten(q: Quantized) -> tuple[list[Any], tuple[Any, ...]]:

@@ -108,7 +108,7 @@ def narrowed(value, NARROW: tl.constexpr):
 
 @triton.jit
 def load_sum(
-    p_x, p_residual, p_sum, row, lane, o_col, m, x_row, x_lane, residual_row, residual_lane,
+    p_x, p_residual, row, lane, o_col, m, x_row, x_lane, residual_row, residual_lane,
     NARROW: tl.constexpr, ROUND_SUM: tl.constexpr, MASKED: tl.constexpr, ALIGN: tl.constexpr, HINT: tl.constexpr,
 ):  # fmt: skip
     """What is to be normalized: x as it is in memory, or its sum with the residual, in fp32 unless it is rounded."""
@@ -117,8 +117,8 @@ def load_sum(
         o_residual = row_start(row, lane, residual_row, residual_lane, ALIGN) + o_col
         residual = load_row(p_residual, o_residual, m, MASKED, HINT)
         h = narrowed(h.to(tl.float32) + residual.to(tl.float32), NARROW)
-    if ROUND_SUM:
-        h = h.to(p_sum.dtype.element_ty)
+    if ROUND_SUM is not None:
+        h = h.to(ROUND_SUM)
     return h
 
 

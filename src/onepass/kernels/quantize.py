@@ -6,15 +6,17 @@ maximum serves all, in any order. The switches:
     ARITHMETIC    which of the equivalent formulas: "multiplier", "inverse", "scale" or "reciprocal"
     POWER_OF_TWO  round the scale up, or the multiplier down, to a power of two
     E8M0          scales are bytes: a biased exponent (then POWER_OF_TWO goes without saying)
-    KIND          whose amax a scale is: "given" (nobody's), "row", or "group"
+    KIND          whose amax a scale is: "given" (nobody's), "row", "group"; "tensor" (which is known by then); or
+                  "amax", where it is being found, and nothing is stored
     GROUP         how many columns share a scale
     ROUND         the dtype to which values are rounded before anything else, or None
+    SWIZZLED      scales lie in the tiles that MX GEMMs read
 """
 
 import triton
 import triton.language as tl
 
-from onepass.kernels.parts import INTERPRETED, KEPT, inside, load_row
+from onepass.kernels.parts import INTERPRETED, KEPT, PASSING, load_row
 
 INFINITY_BITS = tl.constexpr(0x7F800000)
 MAGNITUDE_BITS = tl.constexpr(0x7FFFFFFF)
@@ -139,22 +141,55 @@ def rounded(values, m, ROUND: tl.constexpr, MASKED: tl.constexpr):
 
 
 @triton.jit
-def given_factor(p_given, ARITHMETIC: tl.constexpr):
-    """From a multiplier, or from a scale that divides or whose inverse multiplies."""
-    given = tl.load(p_given)
-    if ARITHMETIC == "inverse":
-        return tl.div_rn(tl.zeros_like(given) + 1.0, given)
+def factor_of_tensor(
+    p_given, p_amax, p_scale, floor, upper, largest, inverse,
+    KIND: tl.constexpr, BOUNDED: tl.constexpr, ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr,
+):  # fmt: skip
+    """What every value meets where the tensor has one scale: given, or from its amax. Other kinds have none as yet.
+
+    The first program writes the scale that is handed on, unless it is the one that was given.
+    """
+    factor = 0.0
+    if KIND == "given":
+        given = tl.load(p_given)
+        factor = given
+        if ARITHMETIC == "inverse":
+            factor = tl.div_rn(full_like(given, 1.0), given)
+        if ARITHMETIC == "multiplier" and tl.program_id(0) == 0:
+            tl.store(p_scale, tl.div_rn(full_like(given, 1.0), given))
+    if KIND == "tensor":
+        scale, factor = steps_from(
+            tl.load(p_amax), floor, upper, largest, inverse, BOUNDED, ARITHMETIC, POWER_OF_TWO, False
+        )
+        if tl.program_id(0) == 0:
+            tl.store(p_scale, scale)
+    return factor
+
+
+@triton.jit
+def merge_amax(p_amax, bits):
+    """The order in which programs come does not matter to a maximum."""
+    tl.atomic_max(p_amax, tl.max(tl.max(bits, axis=1), axis=0), sem="relaxed")
+
+
+@triton.jit
+def scale_place(flat, group, scale_row, scale_group, SWIZZLED: tl.constexpr):
+    """Where the scale of a group of a row lies. Swizzled, `scale_row` is the number of groups, padded."""
+    if SWIZZLED:
+        within = flat % 32 * 16 + flat % 128 // 32 * 4 + group % 4
+        return flat // 128 * (scale_row * 128) + group // 4 * 512 + within
     else:
-        return given
+        return flat * scale_row + group * scale_group
 
 
 @triton.jit
 def store_quantized(
-    p_q, o_q, p_scale, o_scale, scale_group, values, m, m_row, first, cols, factor, floor, upper, largest, inverse,
-    KIND: tl.constexpr, GROUP: tl.constexpr, BOUNDED: tl.constexpr, ARITHMETIC: tl.constexpr,
-    POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    p_q, o_q, p_scale, flat, scale_row, scale_group, values, m, m_row, first, cols, factor,
+    floor, upper, largest, inverse, KIND: tl.constexpr, GROUP: tl.constexpr, BOUNDED: tl.constexpr,
+    ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr, SWIZZLED: tl.constexpr,
+    MASKED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A block of rows from column `first` on. Groups are the block's own, which begins at one."""
+    """A block of rows from column `first` on. Groups are the block's own, which begins at one; `flat` numbers rows."""
     FORMAT: tl.constexpr = p_q.dtype.element_ty
     DIVIDES: tl.constexpr = ARITHMETIC == "scale"
     if KIND == "group":
@@ -164,8 +199,8 @@ def store_quantized(
         scale, factor = steps_from(bits, floor, upper, largest, inverse, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0)
         q = tl.reshape(converted(grouped, factor, largest, FORMAT, DIVIDES, False), (ROWS, BLOCK))
         group = first // GROUP + tl.arange(0, GROUPS)[None, :]
-        m_group = m_row & (group * GROUP < cols)
-        tl.store(p_scale + o_scale + group * scale_group, tl.reshape(scale, (ROWS, GROUPS)), mask=m_group)
+        o_scale = scale_place(flat, group, scale_row, scale_group, SWIZZLED)
+        tl.store(p_scale + o_scale, tl.reshape(scale, (ROWS, GROUPS)), mask=m_row & (group * GROUP < cols))
     else:
         q = converted(values, factor, largest, FORMAT, DIVIDES, KIND == "given")
     if MASKED:
@@ -177,9 +212,10 @@ def store_quantized(
 @triton.jit
 def quantize_rows(
     p_x,
-    p_given,
     p_q,
     p_scale,
+    p_given,
+    p_amax,
     x_row,
     q_row,
     scale_row,
@@ -196,40 +232,41 @@ def quantize_rows(
     ARITHMETIC: tl.constexpr,
     POWER_OF_TWO: tl.constexpr,
     E8M0: tl.constexpr,
+    SWIZZLED: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    EVEN: tl.constexpr,
     ALIGN: tl.constexpr,
 ):
-    """Quantization alone, of rows that a program holds in blocks, as in tile.py."""
-    RAGGED: tl.constexpr = -1 if EVEN else BLOCKS - 1
+    """Quantization alone: a program walks its rows in blocks, once more for a scale of the whole row."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     m_row = row < rows
+    flat = row.to(tl.int64)
     o_block = tl.arange(0, BLOCK)[None, :]
     end = cols * ALIGN
-    o_x = row.to(tl.int64) * x_row * ALIGN
-    o_q = row.to(tl.int64) * q_row * ALIGN
-    o_scale = row.to(tl.int64) * scale_row
-    held = ()
-    for i in tl.static_range(BLOCKS):
-        m = inside(m_row, i * BLOCK + o_block, end, i == RAGGED)
-        held = held + (load_row(p_x, o_x + i * BLOCK + o_block, m, ROWS > 1 or i == RAGGED, KEPT),)  # noqa: RUF005
-    factor = 0.0
-    if KIND == "given":
-        factor = given_factor(p_given, ARITHMETIC)
-    if KIND == "row":
-        top = tl.zeros((ROWS, BLOCK), tl.int32)
-        for i in tl.static_range(BLOCKS):
-            top = tl.maximum(top, bits_of_magnitude(held[i].to(tl.float32)))
-        bits = tl.max(top, axis=1, keep_dims=True)
-        scale, factor = steps_from(bits, floor, upper, largest, inverse, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0)
-        tl.store(p_scale + o_scale, scale, mask=m_row)
-    for i in tl.static_range(BLOCKS):
-        o_col = i * BLOCK + o_block
-        m = inside(m_row, o_col, end, i == RAGGED)
-        store_quantized(
-            p_q, o_q + o_col, p_scale, o_scale, scale_group, held[i].to(tl.float32), m, m_row, i * BLOCK, end, factor,
-            floor, upper, largest, inverse, KIND, GROUP, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0,
-            ROWS > 1 or i == RAGGED, ROWS, BLOCK,
-        )  # fmt: skip
+    o_x = flat * x_row * ALIGN
+    o_q = flat * q_row * ALIGN
+    factor = factor_of_tensor(
+        p_given, p_amax, p_scale, floor, upper, largest, inverse, KIND, BOUNDED, ARITHMETIC, POWER_OF_TWO
+    )
+    top = tl.zeros((ROWS, BLOCK), tl.int32)
+    if KIND == "row" or (p_amax is not None and KIND != "tensor"):
+        for first in range(0, end, BLOCK):
+            m = m_row & (first + o_block < end)
+            values = load_row(p_x, o_x + first + o_block, m, True, KEPT).to(tl.float32)
+            top = tl.maximum(top, bits_of_magnitude(values))
+        if KIND == "row":
+            bits = tl.max(top, axis=1, keep_dims=True)
+            scale, factor = steps_from(bits, floor, upper, largest, inverse, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0)
+            tl.store(p_scale + flat * scale_row, scale, mask=m_row)
+        else:
+            merge_amax(p_amax, top)
+    if p_q is not None:
+        for first in range(0, end, BLOCK):
+            o_col = first + o_block
+            m = m_row & (o_col < end)
+            values = load_row(p_x, o_x + o_col, m, True, PASSING).to(tl.float32)
+            store_quantized(
+                p_q, o_q + o_col, p_scale, flat, scale_row, scale_group, values, m, m_row, first, end, factor,
+                floor, upper, largest, inverse, KIND, GROUP, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
+                True, ROWS, BLOCK,
+            )  # fmt: skip

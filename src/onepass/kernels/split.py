@@ -31,6 +31,7 @@ from onepass.kernels.parts import (
     weighted,
     wide,
 )
+from onepass.kernels.quantize import bits_of_magnitude, factor_of_tensor, merge_amax, rounded, store_quantized
 
 
 @triton.jit
@@ -57,6 +58,10 @@ def split_forward(
     p_sum,
     p_mean,
     p_rstd,
+    p_q,
+    p_scale,
+    p_given,
+    p_amax,
     p_mailbox,
     x_row,
     x_lane,
@@ -66,6 +71,8 @@ def split_forward(
     y_lane,
     stat_row,
     stat_lane,
+    scale_row,
+    scale_group,
     rows,
     lanes,
     cols,
@@ -73,6 +80,10 @@ def split_forward(
     groups,
     eps,
     offset,
+    floor,
+    upper,
+    largest,
+    inverse,
     CENTRED: tl.constexpr,
     SHIFTED: tl.constexpr,
     LANED: tl.constexpr,
@@ -83,11 +94,24 @@ def split_forward(
     PEERS: tl.constexpr,
     ALIGN: tl.constexpr,
     STAGES: tl.constexpr,
+    KIND: tl.constexpr,
+    GROUP: tl.constexpr,
+    ROUND: tl.constexpr,
+    BOUNDED: tl.constexpr,
+    ARITHMETIC: tl.constexpr,
+    POWER_OF_TWO: tl.constexpr,
+    E8M0: tl.constexpr,
+    SWIZZLED: tl.constexpr,
 ):
     own = tl.program_id(0) % slices
     o_col = own * BLOCK + tl.arange(0, BLOCK)[None, :]
     m_col = o_col < cols * ALIGN
     count = (cols * ALIGN).to(tl.float32)
+    factor = factor_of_tensor(
+        p_given, p_amax, p_scale, floor, upper, largest, inverse, KIND, BOUNDED, ARITHMETIC, POWER_OF_TWO
+    )
+    MERGED: tl.constexpr = p_amax is not None and KIND != "tensor"
+    top = tl.zeros((1, BLOCK), tl.int32)
     widths = tl.maximum(tl.minimum(cols * ALIGN - tl.arange(0, PEERS) * BLOCK, BLOCK), 0).to(tl.float32)
     width = tl.minimum(cols * ALIGN - own * BLOCK, BLOCK).to(tl.float32)
     weight = load_affine(p_weight, o_col, m_col, True)
@@ -97,7 +121,7 @@ def split_forward(
     first = tl.program_id(0) // slices
     lane, row = lane_and_row(first, lanes, LANED)
     h = load_sum(
-        p_x, p_residual, p_sum, row, lane, o_col, m_col, x_row, x_lane, residual_row, residual_lane,
+        p_x, p_residual, row, lane, o_col, m_col, x_row, x_lane, residual_row, residual_lane,
         NARROW, ROUND_SUM, True, ALIGN, "",
     )  # fmt: skip
     p_word = p_mailbox + first.to(tl.int64) * slices + own
@@ -108,7 +132,7 @@ def split_forward(
         m_following = m_col & (following < total)
         lane, row = lane_and_row(following, lanes, LANED)
         h_following = load_sum(
-            p_x, p_residual, p_sum, row, lane, o_col, m_following, x_row, x_lane, residual_row, residual_lane,
+            p_x, p_residual, row, lane, o_col, m_following, x_row, x_lane, residual_row, residual_lane,
             NARROW, ROUND_SUM, True, ALIGN, "",
         )  # fmt: skip
         p_word = p_mailbox + following.to(tl.int64) * slices + own
@@ -138,8 +162,21 @@ def split_forward(
             deviation, rstd, weight, bias, offset,
             p_weight is not None, p_bias is not None, SHIFTED, X_HAT, NARROW, False,
         )  # fmt: skip
-        store_row(p_y, o_y, y, m_col, True)
+        if p_y is not None:
+            store_row(p_y, o_y, y, m_col, True)
+        if KIND is not None:
+            values = rounded(y, m_col, ROUND, True)
+            if MERGED:
+                top = tl.maximum(top, bits_of_magnitude(values))
+            if p_q is not None:
+                store_quantized(
+                    p_q, o_y, p_scale, o_stat + tl.zeros((1, 1), tl.int32), scale_row, scale_group, values, m_col,
+                    o_stat >= 0, own * BLOCK, cols * ALIGN, factor, floor, upper, largest, inverse,
+                    KIND, GROUP, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, True, 1, BLOCK,
+                )  # fmt: skip
         h = h_following
+    if MERGED:
+        merge_amax(p_amax, top)
 
 
 @triton.jit

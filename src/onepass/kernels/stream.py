@@ -29,11 +29,19 @@ from onepass.kernels.parts import (
     wide,
     with_rows,
 )
+from onepass.kernels.quantize import (
+    bits_of_magnitude,
+    factor_of_tensor,
+    merge_amax,
+    rounded,
+    steps_from,
+    store_quantized,
+)
 
 
 @triton.jit
 def row_moments(
-    p_x, p_residual, p_sum, row, lane, x_row, x_lane, residual_row, residual_lane, end,
+    p_x, p_residual, row, lane, x_row, x_lane, residual_row, residual_lane, end,
     CENTRED: tl.constexpr, NARROW: tl.constexpr, ROUND_SUM: tl.constexpr,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, EVEN: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
@@ -49,7 +57,7 @@ def row_moments(
     if CENTRED:
         pivots = wide(
             load_sum(
-                p_x, p_residual, p_sum, row, lane, o_block, o_block < end, x_row, x_lane, residual_row, residual_lane,
+                p_x, p_residual, row, lane, o_block, o_block < end, x_row, x_lane, residual_row, residual_lane,
                 NARROW, ROUND_SUM, not EVEN, ALIGN, KEPT,
             ),
             False,
@@ -60,7 +68,7 @@ def row_moments(
         o_col = o_block + i * BLOCK
         m = o_col < end
         h = load_sum(
-            p_x, p_residual, p_sum, row, lane, o_col, m, x_row, x_lane, residual_row, residual_lane,
+            p_x, p_residual, row, lane, o_col, m, x_row, x_lane, residual_row, residual_lane,
             NARROW, ROUND_SUM, not EVEN, ALIGN, KEPT,
         )  # fmt: skip
         deviation = deviation_of(h, pivots, m, CENTRED, False, not EVEN)
@@ -91,6 +99,10 @@ def stream_forward(
     p_sum,
     p_mean,
     p_rstd,
+    p_q,
+    p_scale,
+    p_given,
+    p_amax,
     x_row,
     x_lane,
     residual_row,
@@ -99,11 +111,17 @@ def stream_forward(
     y_lane,
     stat_row,
     stat_lane,
+    scale_row,
     affine_lane,
+    scale_group,
     lanes,
     cols,
     eps,
     offset,
+    floor,
+    upper,
+    largest,
+    inverse,
     CENTRED: tl.constexpr,
     SHIFTED: tl.constexpr,
     LANED: tl.constexpr,
@@ -114,8 +132,19 @@ def stream_forward(
     BLOCKS: tl.constexpr,
     EVEN: tl.constexpr,
     ALIGN: tl.constexpr,
+    KIND: tl.constexpr,
+    GROUP: tl.constexpr,
+    ROUND: tl.constexpr,
+    BOUNDED: tl.constexpr,
+    ARITHMETIC: tl.constexpr,
+    POWER_OF_TWO: tl.constexpr,
+    E8M0: tl.constexpr,
+    SWIZZLED: tl.constexpr,
 ):
-    lane, row = lane_and_row(tl.program_id(0), lanes, LANED)
+    index = tl.program_id(0)
+    if KIND == "tensor":  # what was read last for amax is what the L2 still has
+        index = tl.num_programs(0) - 1 - index
+    lane, row = lane_and_row(index, lanes, LANED)
     o_y = row_start(row, lane, y_row, y_lane, ALIGN)
     o_stat = row_start(row, lane, stat_row, stat_lane, 1)
     o_affine = lane * affine_lane * ALIGN
@@ -124,7 +153,7 @@ def stream_forward(
     count = end.to(tl.float32)
 
     mean, square = row_moments(
-        p_x, p_residual, p_sum, row, lane, x_row, x_lane, residual_row, residual_lane, end,
+        p_x, p_residual, row, lane, x_row, x_lane, residual_row, residual_lane, end,
         CENTRED, NARROW, ROUND_SUM, BLOCK, BLOCKS, EVEN, ALIGN,
     )  # fmt: skip
     if p_mean is not None:
@@ -133,23 +162,73 @@ def stream_forward(
     if p_rstd is not None:
         tl.store(p_rstd + o_stat, tl.sum(rstd))
 
+    factor = factor_of_tensor(
+        p_given, p_amax, p_scale, floor, upper, largest, inverse, KIND, BOUNDED, ARITHMETIC, POWER_OF_TWO
+    )
+    MERGED: tl.constexpr = p_amax is not None and KIND != "tensor"
+    top = tl.zeros((1, BLOCK), tl.int32)
+    if KIND == "row":
+        # One walk more, between the other two: from the end to the start, and so the last one goes on from there.
+        for i in range(BLOCKS):
+            o_col = (BLOCKS - 1 - i) * BLOCK + o_block
+            _, y = output_of(
+                p_x, p_residual, p_weight, p_bias, row, lane, o_col, end, x_row, x_lane,
+                residual_row, residual_lane, o_affine, mean, rstd, offset,
+                CENTRED, SHIFTED, X_HAT, NARROW, ROUND_SUM, EVEN, ALIGN, KEPT,
+            )  # fmt: skip
+            top = tl.maximum(top, bits_of_magnitude(rounded(y, o_col < end, ROUND, not EVEN)))
+        bits = tl.max(top, axis=1, keep_dims=True)
+        scale, factor = steps_from(bits, floor, upper, largest, inverse, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0)
+        tl.store(p_scale + o_stat * scale_row + tl.zeros((1, 1), tl.int32), scale)
     for i in range(BLOCKS):
-        o_col = (BLOCKS - 1 - i) * BLOCK + o_block
+        if KIND == "row":
+            o_col = i * BLOCK + o_block
+        else:
+            o_col = (BLOCKS - 1 - i) * BLOCK + o_block
         m = o_col < end
-        h = load_sum(
-            p_x, p_residual, p_sum, row, lane, o_col, m, x_row, x_lane, residual_row, residual_lane,
-            NARROW, ROUND_SUM, not EVEN, ALIGN, PASSING,
+        h, y = output_of(
+            p_x, p_residual, p_weight, p_bias, row, lane, o_col, end, x_row, x_lane,
+            residual_row, residual_lane, o_affine, mean, rstd, offset,
+            CENTRED, SHIFTED, X_HAT, NARROW, ROUND_SUM, EVEN, ALIGN, PASSING,
         )  # fmt: skip
         if p_sum is not None:
             store_row(p_sum, o_y + o_col, h, m, not EVEN)
-        deviation = deviation_of(h, mean, m, CENTRED, False, not EVEN)
-        weight = load_affine(p_weight, o_affine + o_col, m, not EVEN)
-        bias = load_affine(p_bias, o_affine + o_col, m, not EVEN)
-        y = scale_and_shift(
-            deviation, rstd, weight, bias, offset,
-            p_weight is not None, p_bias is not None, SHIFTED, X_HAT, NARROW, False,
-        )  # fmt: skip
-        store_row(p_y, o_y + o_col, y, m, not EVEN)
+        if p_y is not None:
+            store_row(p_y, o_y + o_col, y, m, not EVEN)
+        if KIND is not None:
+            values = rounded(y, m, ROUND, not EVEN)
+            if MERGED:
+                top = tl.maximum(top, bits_of_magnitude(values))
+            if p_q is not None:
+                store_quantized(
+                    p_q, o_y + o_col, p_scale, o_stat + tl.zeros((1, 1), tl.int32), scale_row, scale_group, values, m,
+                    o_stat >= 0, tl.min(o_col), end, factor, floor, upper, largest, inverse,
+                    KIND, GROUP, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, not EVEN, 1, BLOCK,
+                )  # fmt: skip
+    if MERGED:
+        merge_amax(p_amax, top)
+
+
+@triton.jit
+def output_of(
+    p_x, p_residual, p_weight, p_bias, row, lane, o_col, end, x_row, x_lane, residual_row, residual_lane,
+    o_affine, mean, rstd, offset, CENTRED: tl.constexpr, SHIFTED: tl.constexpr, X_HAT: tl.constexpr,
+    NARROW: tl.constexpr, ROUND_SUM: tl.constexpr, EVEN: tl.constexpr, ALIGN: tl.constexpr, HINT: tl.constexpr,
+):  # fmt: skip
+    """What is normalized, and y, of one block of the row."""
+    m = o_col < end
+    h = load_sum(
+        p_x, p_residual, row, lane, o_col, m, x_row, x_lane, residual_row, residual_lane,
+        NARROW, ROUND_SUM, not EVEN, ALIGN, HINT,
+    )  # fmt: skip
+    deviation = deviation_of(h, mean, m, CENTRED, False, not EVEN)
+    weight = load_affine(p_weight, o_affine + o_col, m, not EVEN)
+    bias = load_affine(p_bias, o_affine + o_col, m, not EVEN)
+    y = scale_and_shift(
+        deviation, rstd, weight, bias, offset,
+        p_weight is not None, p_bias is not None, SHIFTED, X_HAT, NARROW, False,
+    )  # fmt: skip
+    return h, y
 
 
 @triton.jit

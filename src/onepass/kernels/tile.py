@@ -33,7 +33,14 @@ from onepass.kernels.parts import (
     weighted,
     wide,
 )
-from onepass.kernels.quantize import bits_of_magnitude, given_factor, rounded, steps_from, store_quantized
+from onepass.kernels.quantize import (
+    bits_of_magnitude,
+    factor_of_tensor,
+    merge_amax,
+    rounded,
+    steps_from,
+    store_quantized,
+)
 
 
 @triton.jit
@@ -49,6 +56,7 @@ def tile_forward(
     p_q,
     p_scale,
     p_given,
+    p_amax,
     x_row,
     x_lane,
     residual_row,
@@ -58,7 +66,6 @@ def tile_forward(
     stat_row,
     stat_lane,
     scale_row,
-    scale_lane,
     affine_lane,
     scale_group,
     rows,
@@ -89,9 +96,13 @@ def tile_forward(
     ARITHMETIC: tl.constexpr,
     POWER_OF_TWO: tl.constexpr,
     E8M0: tl.constexpr,
+    SWIZZLED: tl.constexpr,
 ):
     RAGGED: tl.constexpr = -1 if EVEN else BLOCKS - 1  # which block is
-    lane, tile = lane_and_row(tl.program_id(0), lanes, LANED)
+    index = tl.program_id(0)
+    if KIND == "tensor":  # what was read last for amax is what the L2 still has
+        index = tl.num_programs(0) - 1 - index
+    lane, tile = lane_and_row(index, lanes, LANED)
     row = tile * ROWS + tl.arange(0, ROWS)[:, None]
     m_row = row < rows
     o_block = tl.arange(0, BLOCK)[None, :]
@@ -105,7 +116,7 @@ def tile_forward(
         o_col = i * BLOCK + o_block
         m = inside(m_row, o_col, end, i == RAGGED)
         h = load_sum(
-            p_x, p_residual, p_sum, row, lane, o_col, m, x_row, x_lane, residual_row, residual_lane,
+            p_x, p_residual, row, lane, o_col, m, x_row, x_lane, residual_row, residual_lane,
             NARROW, ROUND_SUM, ROWS > 1 or i == RAGGED, ALIGN, KEPT,
         )  # fmt: skip
         held = held + (h,)  # noqa: RUF005 (Triton has no unpacking)
@@ -134,12 +145,12 @@ def tile_forward(
     if p_rstd is not None:
         store(p_rstd, o_stat, rstd, m_row, ROWS > 1)
 
-    factor = 0.0
-    o_scale = row_start(row, lane, scale_row, scale_lane, 1)
-    if KIND == "given":
-        factor = given_factor(p_given, ARITHMETIC)
+    factor = factor_of_tensor(
+        p_given, p_amax, p_scale, floor, upper, largest, inverse, KIND, BOUNDED, ARITHMETIC, POWER_OF_TWO
+    )
+    MERGED: tl.constexpr = p_amax is not None and KIND != "tensor"
+    top = tl.zeros((ROWS, BLOCK), tl.int32)
     if KIND == "row":
-        top = tl.zeros((ROWS, BLOCK), tl.int32)
         for i in tl.static_range(BLOCKS):
             y = scale_and_shift(
                 deviation_of(held[i], mean, None, CENTRED, PACKED, False), rstd, weights[i], biases[i], offset,
@@ -149,7 +160,7 @@ def tile_forward(
             top = tl.maximum(top, bits_of_magnitude(rounded(y, m_col, ROUND, i == RAGGED)))
         bits = tl.max(top, axis=1, keep_dims=True)
         scale, factor = steps_from(bits, floor, upper, largest, inverse, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0)
-        tl.store(p_scale + o_scale, scale, mask=m_row)
+        tl.store(p_scale + o_stat * scale_row, scale, mask=m_row)
     for i in tl.static_range(BLOCKS):
         o_col = i * BLOCK + o_block
         m = inside(m_row, o_col, end, i == RAGGED)
@@ -163,12 +174,17 @@ def tile_forward(
         if p_y is not None:
             store_row(p_y, o_y + o_col, y, m, ROWS > 1 or i == RAGGED)
         if KIND is not None:
-            values = rounded(y, o_col < end, ROUND, i == RAGGED)
-            store_quantized(
-                p_q, o_y + o_col, p_scale, o_scale, scale_group, values, m, m_row, i * BLOCK, end, factor,
-                floor, upper, largest, inverse, KIND, GROUP, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0,
-                ROWS > 1 or i == RAGGED, ROWS, BLOCK,
-            )  # fmt: skip
+            values = rounded(y, m, ROUND, ROWS > 1 or i == RAGGED)
+            if MERGED:
+                top = tl.maximum(top, bits_of_magnitude(values))
+            if p_q is not None:
+                store_quantized(
+                    p_q, o_y + o_col, p_scale, o_stat, scale_row, scale_group, values, m, m_row, i * BLOCK, end, factor,
+                    floor, upper, largest, inverse, KIND, GROUP, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
+                    ROWS > 1 or i == RAGGED, ROWS, BLOCK,
+                )  # fmt: skip
+    if MERGED:
+        merge_amax(p_amax, top)
 
 
 @triton.jit

@@ -129,7 +129,9 @@ def forward_plan(problem: Problem, device: Device, centred: bool, align: int) ->
     if choice.schedule == "tile":
         return _tiles(problem, _batch_invariant(problem, tile, align))
     if choice.schedule == "stream":
-        return Plan("stream", 1, _block(tile, problem.cols), tile.warps, problem.rows * problem.lanes)
+        return Plan("stream", 1, _block(tile, problem), tile.warps, problem.rows * problem.lanes)
+    if problem.group is None:  # programs that share a row would have to wait for each other once more
+        return _stream(problem)
     return _wide(problem, device, tile, problem.x.itemsize + _itemsize(problem.residual))
 
 
@@ -264,7 +266,7 @@ def _batch_invariant(problem: Problem, tile: Tile, align: int) -> Tile:
     # Rows that do not begin at 16 bytes keep the full tile: how the compiler lays these out depends on their number.
     if tile.rows == 1 or problem.rows >= _thresholds.block_row_min_rows or align < vector:
         return tile
-    block = _block(tile, problem.cols)
+    block = _block(tile, problem)
     # What a thread holds side by side: a vector, or what the full tile leaves it.
     vector = min(vector, max(1, tile.rows * block // (32 * tile.warps)))
     # The compiler spreads a row over as many threads as it has vectors, but no further than the program's warps reach.
@@ -280,20 +282,20 @@ def _snug(tile: Tile, cols: int, align: int) -> Tile:
     """
     if tile.rows > 1 or align < 4:
         return tile
-    block = _block(tile, cols)
+    block = min(power_of_two(cols), tile.block or tile.cols)
     # Down to four elements a thread: 61 us against 68 at 8,192 x 4,100, LayerNorm's backward. Narrower loads cost more
     # than the padding, and rows that are loaded in narrower pieces anyway gain nothing.
     narrower = itertools.takewhile(lambda width: width >= 128 * tile.warps, (block >> n for n in range(1, 16)))
     return replace(tile, block=min([block, *narrower], key=lambda width: max(cols // 8, -cols % width)))
 
 
-def _block(tile: Tile, cols: int) -> int:
-    return min(power_of_two(cols), tile.block or tile.cols)
+def _block(tile: Tile, problem: Problem) -> int:
+    return max(problem.group or 1, min(power_of_two(problem.cols), tile.block or tile.cols))
 
 
 def _tiles(problem: Problem, tile: Tile, schedule: str = "tile") -> Plan:
     """A program for each tile of a lane."""
-    block = _block(tile, problem.cols)
+    block = _block(tile, problem)
     programs = _cdiv(problem.rows, tile.rows) * problem.lanes
     return Plan(schedule, tile.rows, block, tile.warps, programs, _cdiv(problem.cols, block))
 
@@ -309,7 +311,6 @@ def _walk(problem: Problem, device: Device, tile: Tile, column: int) -> Plan:
 
 def _wide(problem: Problem, device: Device, tile: Tile, column: int) -> Plan:
     """Split where all programs of a row can run at the same time, else stream."""
-    t = _thresholds
     per_sm = tile.programs_per_sm or 0
     slices = _cdiv(problem.cols, tile.cols)
     resident = device.sms * per_sm
@@ -319,7 +320,13 @@ def _wide(problem: Problem, device: Device, tile: Tile, column: int) -> Plan:
         registers = device.registers // (per_sm * tile.warps * 32) // 8 * 8  # they are handed out in eights
         stages = _stages_that_fit(tile, per_sm, tile.cols * column, device)
         return Plan("split", 1, tile.cols, tile.warps, groups * slices, 1, stages, slices, min(255, registers))
-    return Plan("stream", 1, min(power_of_two(problem.cols), t.stream_block), t.stream_warps, rows)
+    return _stream(problem)
+
+
+def _stream(problem: Problem) -> Plan:
+    t = _thresholds
+    block = _block(Tile(t.stream_block, 1, t.stream_warps), problem)
+    return Plan("stream", 1, block, t.stream_warps, problem.rows * problem.lanes)
 
 
 def _stages_that_fit(tile: Tile, programs_per_sm: int, tile_bytes: int, device: Device) -> int:

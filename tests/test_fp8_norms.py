@@ -1,0 +1,162 @@
+"""A norm with an FP8 output against the definition, in Triton's interpreter: every kind, in every schedule."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+
+import onepass
+from cases import planned
+from onepass import Fp8, reference
+from onepass.fp8 import definition
+from onepass.plan import planner
+from onepass.plan.thresholds import Tile
+from onepass.spec import Norm
+
+#: (rows, columns) for each schedule.
+SIZES = {
+    "row": (5, 300),
+    "row in blocks": (5, 600),
+    "few block rows": (5, 48),
+    "many block rows": (9, 200),
+    "stream": (3, 700),
+    "split": (3, 700),
+}
+
+KINDS = {
+    "scale": lambda: Fp8("static", scale=torch.tensor(0.02)),
+    "divided": lambda: Fp8("static", scale=torch.tensor(0.02), arithmetic="scale"),
+    "multiplier": lambda: Fp8("static", multiplier=torch.tensor(37.0)),
+    "delayed": lambda: Fp8("delayed", multiplier=torch.tensor(37.0), amax=torch.tensor(0.5)),
+    "tensor": lambda: Fp8("tensor"),
+    "token": lambda: Fp8("token"),
+    "block": lambda: Fp8("block"),
+    "block 64, e5m2": lambda: Fp8("block", "e5m2", block=64, layout="tma"),
+    "mx": lambda: Fp8("mx"),
+    "swizzled": lambda: Fp8("mx", layout="swizzled"),
+    "vllm": lambda: Fp8("token", like="vllm"),
+    "deepgemm": lambda: Fp8("block", like="deepgemm"),
+}
+
+
+@contextmanager
+def on(schedule: str) -> Iterator[None]:
+    """Slices are wider than the widest group."""
+    wide = {"forward_slice": Tile(256, 1, 1, 2), "narrow_forward_slice": Tile(256, 1, 1, 2)}
+    with planned(schedule), planner.override(**wide if schedule == "split" else {}):
+        yield
+
+
+def exact(rows: int, cols: int) -> torch.Tensor:
+    """Whole numbers whose mean is zero: sums are exact in any order, so that every bit is defined."""
+    x = torch.randint(-4, 5, (rows, cols)).float()
+    x[:, 0] -= x.sum(1)
+    x[rows // 2] = 0.0
+    return x
+
+
+def same_bits(got: torch.Tensor | None, expected: torch.Tensor | None) -> bool:
+    if got is None or expected is None:
+        return got is expected
+    bits = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (got, expected)]
+    return got.shape == expected.shape and got.stride() == expected.stride() and torch.equal(*bits)
+
+
+def assert_defined(q: onepass.Quantized, fp8: Fp8, like: torch.dtype) -> None:
+    """What was quantized is what the definition makes of the output that came beside it."""
+    assert q.unquantized is not None
+    expected = definition.quantize(q.unquantized, fp8, like, residual=q.residual)
+    for name in ("data", "scale", "data_t", "scale_t", "amax"):
+        assert same_bits(getattr(q, name), getattr(expected, name)), name
+    assert (q.block, q.layout) == (expected.block, expected.layout)
+
+
+@pytest.mark.parametrize("op", ["rms_norm", "layer_norm"])
+@pytest.mark.parametrize("schedule", SIZES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_in_every_schedule_has_the_bits_of_the_definition(kind, schedule, op, launches):
+    x, fp8 = exact(*SIZES[schedule]), replace(KINDS[kind](), also_unquantized=True)
+    weight = torch.randn(x.shape[1])
+    with on(schedule):
+        q = getattr(onepass, op)(x, weight, eps=1e-6, quantize=fp8)
+    shared = schedule == "split" and fp8.scaling != "token"  # which would have to wait once more
+    kernel = "split" if shared else "stream" if schedule in ("stream", "split") else "tile"
+    assert [launch.kernel for launch in launches] == [f"{kernel}_forward"] * (2 if kind == "tensor" else 1)
+    assert_defined(q, replace(KINDS[kind](), also_unquantized=True), x.dtype)
+    y, _ = reference.normalize(Norm(op == "layer_norm", 1e-6), x, weight)
+    if op == "rms_norm" or kernel == "tile":
+        assert same_bits(q.unquantized, y)
+    else:  # moments of parts are joined, which divides
+        torch.testing.assert_close(q.unquantized, y)
+
+
+@pytest.mark.parametrize(("schedule", "kind"), [*product(("row", "stream", "split"), ("tensor", "token", "block"))])
+def test_a_residual_and_the_unquantized_output_come_beside_it(schedule, kind):
+    x, fp8 = exact(*SIZES[schedule]), Fp8(kind, also_unquantized=True)
+    residual, weight = exact(*SIZES[schedule]), torch.randn(x.shape[1])
+    with on(schedule):
+        q = onepass.rms_norm(x, weight, eps=1e-6, residual=residual, quantize=fp8)
+    assert_defined(q, fp8, x.dtype)
+    y, total = reference.normalize(Norm(False, 1e-6), x, weight, None, residual)
+    assert same_bits(q.unquantized, y) and same_bits(q.residual, total)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_the_unquantized_output_it_is_the_same(kind):
+    x, weight = exact(5, 300), torch.randn(300)
+    alone, beside = (
+        onepass.rms_norm(x, weight, quantize=replace(KINDS[kind](), also_unquantized=also)) for also in (False, True)
+    )
+    assert alone.unquantized is None
+    assert same_bits(alone.data, beside.data) and same_bits(alone.scale, beside.scale)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("round_first", [False, True])
+def test_narrow_inputs_are_rounded_first_or_not(dtype, round_first):
+    """Within a unit in the last place of FP8: the interpreter truncates to bf16."""
+    x, weight = exact(5, 300).to(dtype), torch.randn(300).to(dtype)
+    fp8 = Fp8("token", round_first=round_first, also_unquantized=True)
+    q = onepass.rms_norm(x, weight, quantize=fp8)
+    y, _ = reference.normalize(Norm(False, 1e-6), x, weight, out_dtype=torch.float32)
+    expected = definition.quantize(y, fp8, dtype)
+    assert q.unquantized.dtype == dtype
+    torch.testing.assert_close(q.dequantize(), expected.dequantize(), rtol=0.13, atol=1e-3)
+
+
+def test_strided_rows_and_heads_are_read_as_they_are():
+    x = exact(8, 6 * 64).view(4, 2, 6, 64)[:, :, 1:4]
+    weight = torch.randn(3, 64)
+    fp8 = Fp8("block", block=64, also_unquantized=True)
+    q = onepass.rms_norm(x, weight, quantize=fp8)
+    assert q.data.shape == x.shape and q.scale.shape == (4, 2, 3, 1)
+    assert_defined(q, fp8, x.dtype)
+    y, _ = reference.normalize(Norm(False, 1e-6), x, weight)
+    assert same_bits(q.unquantized, y)
+
+
+@pytest.mark.parametrize("kind", ["static", "delayed", "tensor", "token", "block", "mx"])
+def test_no_rows_give_an_empty_result(kind):
+    fp8 = {
+        "static": Fp8("static", scale=torch.tensor(2.0)),
+        "delayed": Fp8("delayed", multiplier=torch.tensor(2.0), amax=torch.tensor(0.5)),
+    }.get(kind) or Fp8(kind)
+    q = onepass.layer_norm(torch.empty(0, 64), quantize=fp8)
+    assert q.data.shape == (0, 64) and q.data.dtype == torch.float8_e4m3fn
+
+
+@pytest.mark.parametrize("also", [False, True])
+@pytest.mark.parametrize("kind", ["token", "block", "tensor"])
+def test_gradients_go_straight_through(kind, also):
+    x, residual, weight = (tensor.requires_grad_() for tensor in (exact(5, 100), exact(5, 100), torch.randn(100)))
+    gradient, into_sum = torch.randn(5, 100), torch.randn(5, 100)
+    q = onepass.rms_norm(x, weight, residual=residual, quantize=Fp8(kind, also_unquantized=also))
+    through = torch.autograd.grad((q.dequantize(), q.residual), (x, weight, residual), (gradient, into_sum))
+    y, total = onepass.rms_norm(x, weight, residual=residual)
+    plain = torch.autograd.grad((y, total), (x, weight, residual), (gradient, into_sum))
+    for got, expected in zip(through, plain, strict=True):
+        assert torch.equal(got, expected)
+    assert (q.unquantized is None) != also and not q.data.requires_grad
