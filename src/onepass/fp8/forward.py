@@ -9,16 +9,21 @@ import torch
 from torch import Tensor
 
 from onepass import reference
-from onepass.forward import QUANTIZED_TENSORS, Forward, Quantizing
+from onepass.forward import FORWARD_TENSORS, QUANTIZED_TENSORS, Forward, Quantizing
 from onepass.fp8 import definition
 from onepass.fp8.layouts import TILE_GROUPS, TILE_ROWS, TMA_ROWS, round_up
 from onepass.fp8.result import Quantized
 from onepass.fp8.spec import Fp8
-from onepass.handover import word_dtype
+from onepass.handover import Step, contiguous_strides, divided, switches, word_dtype
+from onepass.kernels.columnwise import columnwise_forward
 from onepass.plan import planner
 from onepass.plan.device import device_of
 from onepass.plan.launch import Launch
+from onepass.plan.layout import layout_of
 from onepass.spec import Norm, Problem
+
+#: Rows of a tile of the transpose, as kernels/columnwise.py has them.
+TILE = 128
 
 #: Whose amax a scale is, as the kernels call it; the tensor's takes two launches.
 KINDS = {"static": "given", "delayed": "given", "token": "row", "block": "group", "mx": "group"}
@@ -35,10 +40,19 @@ class QuantizedForward(Forward):
         super().__init__(norm, replace(problem, group=group), x, residual)
         self.fp8 = fp8
         self.has_y = fp8.also_unquantized
-        place, rows = self.place, self.problem.rows * self.problem.lanes
-        self._like_q = place.like(x.shape, fp8.dtype)
-        self._scales = Scales(fp8, tuple(x.shape), rows)
-        self._like_straight = place.like(x.shape, problem.y)
+        if fp8.columnwise and self.problem.lanes > 1 and not problem.per_lane:
+            # Rows of the transpose are M long, whatever dimensions M was: they need one number each.
+            self.copies = True
+            dense = layout_of(x.shape, [contiguous_strides(x.shape)] * 3)
+            assert dense is not None
+            self.layout = dense
+            self.problem = replace(self.problem, rows=dense.rows, lanes=dense.lanes)
+            self._align = dense.align(problem.cols)
+        rows = self.problem.rows * self.problem.lanes
+        self._like_q = self.place.like(x.shape, fp8.dtype)
+        self._scales = Scales(fp8, tuple(x.shape[:-1]), rows, problem.cols)
+        self._column_scales = Scales(fp8, (problem.cols,), problem.cols, rows)
+        self._like_straight = self.place.like(x.shape, problem.y)
 
     def __call__(  # type: ignore[override]
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None, stats: bool, fp8: Fp8
@@ -55,8 +69,9 @@ class QuantizedForward(Forward):
             residual = None if residual is None else residual.contiguous()
         y = torch.empty(x.shape, dtype=self.problem.y, device=x.device) if self.has_y else None
         total = None if self._like_sum is None else torch.empty_like(self._like_sum)
-        mean = torch.empty_like(self._like_statistic) if stats and self.norm.centred else None
-        rstd = torch.empty_like(self._like_statistic) if stats else None
+        kept = stats or fp8.columnwise
+        mean = torch.empty_like(self._like_statistic) if kept and self.norm.centred else None
+        rstd = torch.empty_like(self._like_statistic) if kept else None
         q = torch.empty_like(self._like_q)
         scale = self._scales.make(place.device)
         given = fp8.multiplier if fp8.scale is None else fp8.scale
@@ -66,44 +81,119 @@ class QuantizedForward(Forward):
         # Maxima are taken on bits.
         bits = None if amax is None else amax.view(torch.int32)
         _, aligned = place.handles((x, residual, weight, bias, y, total, mean, rstd, q), self._align)
-        ready = self._ready.get((aligned, stats))
+        ready = self._ready.get((aligned, kept))
         if ready is None:
-            ready = self._ready[aligned, stats] = self._prepare(aligned, stats)
+            ready = self._ready[aligned, kept] = self._prepare(aligned, kept)
         tensors = {
             "x": x, "residual": residual, "weight": weight, "bias": bias, "y": y, "sum": total, "mean": mean,
             "rstd": rstd, "q": q, "scale": scale, "given": given, "amax": bits,
         }  # fmt: skip
-        for launch, names, like_mailbox in ready:
-            chosen = [tensors[name] for name in names]
-            if like_mailbox is not None:
-                chosen.append(torch.zeros_like(like_mailbox))
-            launch(place.stream(), *place.own_handles(chosen))
+        data_t = column_scale = None
+        if fp8.columnwise:
+            data_t, column_scale = self._columns(tensors)
+        for launch, names, words in ready:
+            tensors["zeros"] = None if words is None else torch.zeros_like(words)
+            launch(place.stream(), *place.own_handles([tensors[name] for name in names]))
         handed_on = fp8.scale.detach().reshape(()) if fp8.scale is not None else self._scales.seen(scale)
+        if fp8.columnwise and fp8.block is None:
+            column_scale = handed_on if handed_on.dim() == 0 else handed_on.reshape(1, -1)
         result = Quantized(
-            q, handed_on, amax=amax, unquantized=y, residual=total, block=fp8.block, layout=fp8.layout or "row"
+            q, handed_on, data_t, column_scale, amax, y, total, block=fp8.block, layout=fp8.layout or "row"
         )
         return result, mean, rstd
+
+    def _columns(self, tensors: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+        """Adds what the transpose is written to; and that as a user sees it, with its scales where it has some."""
+        fp8, device = self.fp8, self.place.device
+        rows, cols = self.problem.rows * self.problem.lanes, self.problem.cols
+        as_rows = fp8.columnwise_order == "rows"
+        columns = torch.empty((rows, cols) if as_rows else (cols, rows), dtype=fp8.dtype, device=device)
+        tensors["columns"] = columns
+        tensors["factor"] = torch.empty(rows, device=device) if fp8.scaling == "token" else None
+        scale = None
+        if fp8.block is not None:
+            tensors["column_scale"] = self._column_scales.make(device)
+            scale = self._column_scales.seen(tensors["column_scale"])
+        return columns.t() if as_rows else columns, scale
 
     def straight(self) -> Tensor:
         """For gradients to come through: as the output would be, but of one element that is nowhere read."""
         return self._like_straight
 
     def _prepare(self, aligned: bool, stats: bool) -> list[tuple[Launch, list[str], Tensor | None]]:  # type: ignore[override]
-        """Launches, each with the tensors it takes and what its mailbox is made from, if it has one."""
+        """Launches, each with the tensors it takes and what its words of zeros are made from, if it has some."""
         align, place = self.align(aligned), self.place
         launches = []
-        for kind, keeps in (("amax", True), ("tensor", False)) if self.fp8.scaling == "tensor" else ((None, True),):
-            quantizing = self._quantizing(kind or KINDS[self.fp8.scaling])
-            for rows in (*planner.row_counts_apart(), self.problem.rows):
-                problem = replace(self.problem, rows=rows)
-                plan = planner.forward_plan(problem, device_of(place.device), self.norm.centred, align)
-                step = self.step(plan, align, stats, quantizing, keeps)
+        for steps in self._steps(align, stats):
+            for step in steps:  # of several row counts, so that no later call waits for a compiler; its own is the last
                 bind = step.kernel(place.device)
-            names = [name for name, dtype in zip(step.names, step.dtypes, strict=True) if dtype and name != "mailbox"]
-            words = self.problem.rows * self.problem.lanes * plan.slices
-            like_mailbox = place.like((words,), word_dtype(self.norm)) if step.cooperative else None
-            launches.append((bind(plan.programs, step.scalars), names, like_mailbox))
+            names = [name for name, dtype in zip(step.names, step.dtypes, strict=True) if dtype]
+            words = 0
+            if step.cooperative:
+                words, names[-1] = self.problem.rows * self.problem.lanes * step.plan.slices, "zeros"
+            if "zeros" in names:
+                words = words or 1 + -(-self.problem.rows * self.problem.lanes // TILE)
+            dtype = word_dtype(self.norm) if step.cooperative else torch.int32
+            like_words = place.like((words,), dtype) if words else None
+            launches.append((bind(step.plan.programs, step.scalars), names, like_words))
         return launches
+
+    def _steps(self, align: int, stats: bool) -> list[list[Step]]:
+        """The launches, one after the other, each for several row counts."""
+        both, tensor = self.fp8.columnwise, self.fp8.scaling == "tensor"
+        rowwise: list[tuple[str, bool]] = []
+        if tensor:
+            rowwise = [("amax", True)] if both else [("amax", True), ("tensor", False)]
+        elif not both:
+            rowwise = [(KINDS[self.fp8.scaling], True)]
+        launches = []
+        for kind, keeps in rowwise:
+            counts = (*planner.row_counts_apart(), self.problem.rows)
+            problems = [replace(self.problem, rows=rows) for rows in counts]
+            device = device_of(self.place.device)
+            plans = [planner.forward_plan(problem, device, self.norm.centred, align) for problem in problems]
+            launches.append([self.step(plan, align, stats, self._quantizing(kind), keeps) for plan in plans])
+        if both:
+            words = self.problem.rows * self.problem.lanes % 4 == 0
+            kind = "tensor" if tensor else KINDS[self.fp8.scaling]
+            launches.append([self._column_step(align, kind, words=each) for each in (not words, words)])
+        return launches
+
+    def _column_step(self, align: int, kind: str, words: bool) -> Step:
+        problem, norm, fp8 = self.problem, self.norm, self.fp8
+        ready = kind == "tensor"  # amax was found in a launch of its own, which left the statistics
+        plan = planner.columnwise_plan(problem)
+        quantizing = self._quantizing(kind)
+        rows = problem.rows * problem.lanes
+        if ready:
+            plan = replace(plan, programs=-(-rows // TILE) * plan.slices)
+        grouped = fp8.block is not None
+        names = (*FORWARD_TENSORS, *QUANTIZED_TENSORS, "factor", "columns", "column_scale", "zeros")
+        dtypes = (
+            problem.x, problem.residual, problem.weight, problem.bias,
+            problem.y if self.has_y and not ready else None, None if ready else problem.sum,
+            torch.float32 if norm.centred else None, torch.float32, *quantizing.dtypes,
+            torch.float32 if kind == "row" else None, fp8.dtype,
+            (torch.uint8 if fp8.scaling == "mx" else torch.float32) if grouped else None,
+            None if ready else torch.int32,
+        )  # fmt: skip
+        rounded = norm.round_residual and problem.sum is not None
+        constants = switches(norm, problem) | {
+            "ROUND_SUM": problem.sum if rounded else None, "ROWS": plan.rows, "BLOCK": plan.block,
+            "BLOCKS": plan.blocks, "EVEN": problem.cols % plan.block == 0,
+            "COLS": planner.thresholds().columnwise_tile.cols, "ALIGN": align, "READY": ready,
+            "WORDS": words, "TRANSPOSED": fp8.columnwise_order != "rows",
+        }  # fmt: skip
+        (x, residual, _), cols = self.layout.strides, problem.cols // align
+        scale_row, scale_group = quantizing.strides
+        column_scale_row, column_scale_group = self._column_scales.strides
+        scalars = (
+            *divided(align, (x, residual)), cols, scale_row,
+            problem.cols if fp8.columnwise_order == "rows" else rows, column_scale_row,
+            cols if problem.per_lane else 0, scale_group, column_scale_group, rows, problem.lanes, cols, plan.stages,
+            norm.eps, norm.offset, *quantizing.numbers,
+        )  # fmt: skip
+        return Step(columnwise_forward, names, dtypes, constants | quantizing.constants, scalars, plan)
 
     def _quantizing(self, kind: str) -> Quantizing:
         fp8 = self.fp8
@@ -136,12 +226,13 @@ class QuantizedForward(Forward):
 class Scales:
     """How the scales of rows lie, and how a tensor for them is made."""
 
-    def __init__(self, fp8: Fp8, shape: tuple[int, ...], rows: int) -> None:
+    def __init__(self, fp8: Fp8, leading: tuple[int, ...], rows: int, cols: int) -> None:
+        """`leading` are the dimensions of the rows, as a user sees them."""
         self.fp8 = fp8
         self.dtype = torch.uint8 if fp8.scaling == "mx" else torch.float32
-        groups = -(-shape[-1] // fp8.block) if fp8.block is not None else 1
-        self.rows, self.groups = rows, groups
-        self.shape: tuple[int, ...] = (*shape[:-1], groups)
+        groups = -(-cols // fp8.block) if fp8.block is not None else 1
+        self.rows = rows
+        self.shape: tuple[int, ...] = (*leading, groups)
         self.strides = (groups, 1)
         if fp8.scaling in definition.ONE_SCALE:
             self.shape, self.strides = (), (0, 0)

@@ -97,34 +97,86 @@ def e8m0_steps(scale):
 
 
 @triton.jit
-def converted(values, factor, largest, FORMAT: tl.constexpr, DIVIDES: tl.constexpr, CHECKED: tl.constexpr):
-    """To nearest even, saturating; NaN stays. CHECKED: the factor is given, so what is not finite must be seen here."""
+def scaled(values, factor, DIVIDES: tl.constexpr, CHECKED: tl.constexpr):
+    """Values as they are converted. CHECKED: the factor is given, so what is not finite must be seen here."""
     if DIVIDES:
-        scaled = tl.div_rn(values, full_like(values, factor))
+        result = tl.div_rn(values, full_like(values, factor))
     else:
-        scaled = values * factor
-    scaled = tl.clamp(scaled, -largest, largest, propagate_nan=tl.PropagateNan.ALL)
+        result = values * factor
     if CHECKED:
-        scaled = tl.where(bits_of_magnitude(values) < INFINITY_BITS, scaled, float("nan"))
-    if INTERPRETED:
-        return converted_by_hand(scaled, FORMAT)
-    else:
-        return scaled.to(FORMAT)
+        result = tl.where(bits_of_magnitude(values) < INFINITY_BITS, result, float("nan"))
+    return result
 
 
 @triton.jit
-def converted_by_hand(scaled, FORMAT: tl.constexpr):
+def clamped(values, largest):
+    """Within the format; NaN stays."""
+    return tl.clamp(values, -largest, largest, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def converted(values, factor, largest, FORMAT: tl.constexpr, DIVIDES: tl.constexpr, CHECKED: tl.constexpr):
+    """To nearest even, saturating; NaN stays."""
+    result = clamped(scaled(values, factor, DIVIDES, CHECKED), largest)
+    if INTERPRETED:
+        return converted_by_hand(result, FORMAT)
+    else:
+        return result.to(FORMAT)
+
+
+#: Four values to four bytes of a word, the first one lowest. It saturates, and NaN stays.
+TO_E4M3 = tl.constexpr(
+    """{
+    .reg .b16 low, high;
+    cvt.rn.satfinite.e4m3x2.f32 low, $2, $1;
+    cvt.rn.satfinite.e4m3x2.f32 high, $4, $3;
+    mov.b32 $0, {low, high};
+    }"""
+)
+TO_E5M2 = tl.constexpr(
+    """{
+    .reg .b16 low, high;
+    cvt.rn.satfinite.e5m2x2.f32 low, $2, $1;
+    cvt.rn.satfinite.e5m2x2.f32 high, $4, $3;
+    mov.b32 $0, {low, high};
+    }"""
+)
+
+
+@triton.jit
+def word_of(first, second, third, fourth, largest, FORMAT: tl.constexpr):
+    """Four blocks of values, converted, as one block of words."""
+    if INTERPRETED:
+        word = byte_of(first, largest, FORMAT) | (byte_of(second, largest, FORMAT) << 8)
+        return word | (byte_of(third, largest, FORMAT) << 16) | (byte_of(fourth, largest, FORMAT) << 24)
+    elif FORMAT is tl.float8e5:
+        return tl.inline_asm_elementwise(
+            TO_E5M2, "=r,f,f,f,f", [first, second, third, fourth], dtype=tl.int32, is_pure=True, pack=1
+        )
+    else:
+        return tl.inline_asm_elementwise(
+            TO_E4M3, "=r,f,f,f,f", [first, second, third, fourth], dtype=tl.int32, is_pure=True, pack=1
+        )
+
+
+@triton.jit
+def byte_of(values, largest, FORMAT: tl.constexpr):
+    return converted_by_hand(clamped(values, largest), FORMAT).to(tl.uint8, bitcast=True).to(tl.int32)
+
+
+@triton.jit
+def converted_by_hand(values, FORMAT: tl.constexpr):
     """The same on integers, for the interpreter, whose own conversion loses a carry. Values are within the format."""
     E5M2: tl.constexpr = FORMAT is tl.float8e5
     MANTISSA: tl.constexpr = 2 if E5M2 else 3
     BIAS: tl.constexpr = 15 if E5M2 else 7
     SHIFT: tl.constexpr = 23 - MANTISSA
-    bits = scaled.to(tl.int32, bitcast=True)
+    bits = values.to(tl.int32, bitcast=True)
     magnitude = bits & MAGNITUDE_BITS
     to_even = (1 << (SHIFT - 1)) - 1 + ((magnitude >> SHIFT) & 1)
     normal = ((magnitude + to_even) >> SHIFT) - ((127 - BIAS) << MANTISSA)
     # A subnormal is a whole number of the smallest one; adding 1.5 · 2²³ rounds to whole numbers, ties to even.
-    units = tl.abs(scaled) * (1 << (BIAS - 1 + MANTISSA)) + 12582912.0
+    units = tl.abs(values) * (1 << (BIAS - 1 + MANTISSA)) + 12582912.0
     subnormal = units.to(tl.int32, bitcast=True) - 0x4B400000
     code = tl.where(magnitude < ((128 - BIAS) << 23), subnormal, normal) | ((bits >> 24) & 0x80)
     return tl.where(magnitude > INFINITY_BITS, 0x7F, code).to(tl.uint8).to(FORMAT, bitcast=True)

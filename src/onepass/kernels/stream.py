@@ -43,9 +43,9 @@ from onepass.kernels.quantize import (
 def row_moments(
     p_x, p_residual, row, lane, x_row, x_lane, residual_row, residual_lane, end,
     CENTRED: tl.constexpr, NARROW: tl.constexpr, ROUND_SUM: tl.constexpr,
-    BLOCK: tl.constexpr, BLOCKS: tl.constexpr, EVEN: tl.constexpr, ALIGN: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, EVEN: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
-    """In one walk: a row's mean and the sum of squared deviations from it, or if not CENTRED the sum of its squares.
+    """Of one row or a block of them, in one walk: mean, and sum of squared deviations from it; not CENTRED, of squares.
 
     The mean is known at the end of the walk only. Until then each place in a block takes deviations from the first
     value that it met. If that one is far off then it is far from the mean too, and adds more to the sum than what the
@@ -62,8 +62,8 @@ def row_moments(
             ),
             False,
         )  # fmt: skip
-    sums = tl.zeros((1, BLOCK), tl.float32)
-    squares = tl.zeros((1, BLOCK), tl.float32)
+    sums = tl.zeros((ROWS, BLOCK), tl.float32)
+    squares = tl.zeros((ROWS, BLOCK), tl.float32)
     for i in range(FIRST, BLOCKS):
         o_col = o_block + i * BLOCK
         m = o_col < end
@@ -154,7 +154,7 @@ def stream_forward(
 
     mean, square = row_moments(
         p_x, p_residual, row, lane, x_row, x_lane, residual_row, residual_lane, end,
-        CENTRED, NARROW, ROUND_SUM, BLOCK, BLOCKS, EVEN, ALIGN,
+        CENTRED, NARROW, ROUND_SUM, 1, BLOCK, BLOCKS, EVEN, ALIGN,
     )  # fmt: skip
     if p_mean is not None:
         tl.store(p_mean + o_stat, tl.sum(mean))

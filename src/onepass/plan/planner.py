@@ -158,6 +158,21 @@ def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
     return Choice("split", t.narrow_forward_slice if centred or problem.residual is not None else t.forward_slice)
 
 
+def columnwise_plan(problem: Problem) -> Plan:
+    """FP8 both ways. `rows` and `block` are of programs for statistics, `slices` are tiles beside each other, and
+    `stages` the blocks of rows that statistics are ahead of these."""
+    t = _thresholds
+    tile = t.columnwise_tile
+    rows = max(1, min(t.columnwise_rows, t.columnwise_block * 4 // power_of_two(problem.cols)))
+    block = min(power_of_two(problem.cols), max(t.columnwise_block // rows, 128))
+    blocks = _cdiv(problem.rows * problem.lanes, tile.rows)
+    tiles = _cdiv(problem.cols, tile.cols)
+    row = problem.cols * (problem.x.itemsize + _itemsize(problem.residual))
+    ahead = max(1, min(blocks, t.columnwise_ahead // (tile.rows * row)))
+    programs = (ahead + blocks) * (tile.rows // rows) + blocks * tiles
+    return Plan("columnwise", rows, block, tile.warps, programs, _cdiv(problem.cols, block), ahead, tiles)
+
+
 def row_counts_apart() -> tuple[int, ...]:
     """Row counts of which each may get kernels of its own, and no other row count further ones."""
     return 1, _thresholds.few_rows + 1, _thresholds.block_row_min_rows

@@ -169,6 +169,13 @@ class Thresholds:
     #: Column sums for dW in the stream schedule.
     stream_affine: Tile = Tile(256, 8, 4, 4, 1)
 
+    #: FP8 both ways: what a program for statistics holds at once, rows times columns, and how many rows at most.
+    columnwise_block: int = 4096
+    columnwise_rows: int = 16
+    columnwise_tile: Tile = Tile(128, 128, 8)
+    #: Statistics are so far ahead of the tiles that need them, in bytes of input, of which the L2 keeps two thirds.
+    columnwise_ahead: int = 24 << 20
+
     #: The sum of partials: tiles of so many elements, all of which are loaded at once, and as narrow as gives about
     #: this many programs, because few columns must still fill the GPU (8 columns a tile: 20.0 us against 23.4 for the
     #: whole backward of 32,768 x 256).
