@@ -61,7 +61,8 @@ def exact(rows: int, cols: int) -> torch.Tensor:
 def same_bits(got: torch.Tensor | None, expected: torch.Tensor | None) -> bool:
     if got is None or expected is None:
         return got is expected
-    bits = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (got, expected)]
+    flat = [tensor.contiguous().as_strided((tensor.numel(),), (1,)) for tensor in (got, expected)]
+    bits = [tensor.view(torch.uint8) for tensor in flat]
     steps = zip(got.shape, got.stride(), expected.stride(), strict=True)
     alike = got.shape == expected.shape and all(size == 1 or one == other for size, one, other in steps)
     return alike and torch.equal(*bits)
@@ -193,3 +194,47 @@ def test_the_transpose_of_heads_and_of_strided_rows():
         assert_defined(q, fp8, x.dtype)
         y, total = reference.normalize(Norm(False, 1e-6), x, weight, None, x)
         assert same_bits(q.unquantized, y) and same_bits(q.residual, total)
+
+
+@pytest.mark.parametrize("columnwise", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_compiled_call_gives_the_same(kind, columnwise):
+    torch._dynamo.reset()
+    x, weight, residual = exact(6, 300), torch.randn(300, requires_grad=True), exact(6, 300)
+    fp8, again = (replace(KINDS[kind](), columnwise=columnwise) for _ in range(2))
+    compiled = torch.compile(
+        lambda x, r: onepass.rms_norm(x, weight, residual=r, quantize=fp8), backend="aot_eager", fullgraph=True
+    )
+    q, expected = compiled(x, residual), onepass.rms_norm(x, weight, residual=residual, quantize=again)
+    for name in ("data", "scale", "data_t", "scale_t", "amax", "residual"):
+        assert same_bits(getattr(q, name), getattr(expected, name)), name
+    gradient = torch.randn(6, 300)
+    (got,) = torch.autograd.grad(q.dequantize(), weight, gradient)
+    (wanted,) = torch.autograd.grad(expected.dequantize(), weight, gradient)
+    assert torch.equal(got, wanted)
+
+
+@pytest.mark.parametrize("layer", [onepass.RMSNorm, onepass.LayerNorm])
+def test_a_module_quantizes(layer):
+    norm = layer(64, quantize=Fp8("block", block=64))
+    assert "quantize='block'" in repr(norm)
+    q = norm(torch.randn(3, 64), residual=torch.randn(3, 64))
+    assert q.data.shape == (3, 64) and q.scale.shape == (3, 1) and q.residual.shape == (3, 64)
+    q.dequantize().sum().backward()
+    assert norm.weight.grad is not None
+
+
+def test_what_cannot_be_is_said_in_a_sentence():
+    x = torch.randn(3, 64)
+    for error, call, words in (
+        (TypeError, lambda: onepass.rms_norm(x, quantize="token"), ["quantize", "Fp8", "str"]),
+        (ValueError, lambda: onepass.RMSNorm((3, 64), quantize=Fp8())(x), ["normalized_shape", "(3, 64)"]),
+        (
+            ValueError,
+            lambda: onepass.rms_norm(x, quantize=Fp8("static", scale=torch.ones((), device="meta"))),
+            ["scale", "cpu", "meta"],
+        ),
+    ):
+        with pytest.raises(error) as caught:
+            call()
+        assert all(word in str(caught.value) for word in words), str(caught.value)

@@ -135,6 +135,10 @@ def _quantize(
     check_quantize(fp8, x)
     if route is DIRECT:
         return _eager().quantize(options, x, weight, bias, residual, fp8)
+    if route is OPS:
+        from onepass import ops
+
+        return ops.quantize(options, x, weight, bias, residual, fp8)
     y, total = reference.normalize(norm, x, weight, bias, residual, torch.float32, options.residual_dtype)
     q = definition.quantize(y, fp8, problem.y, residual=total)
     return replace(q, straight_through=y.to(problem.y) if q.unquantized is None else q.unquantized)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from onepass.checks import Options
+from onepass.fp8 import Fp8
 from onepass.functional import normalize
 
 
@@ -18,18 +19,24 @@ class _Fused:
     weight: Any
     offset: float
     cast: str
+    quantize: Fp8 | None
 
     def _normalize(
         self, centred: bool, eps: float, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None
     ) -> Any:
         options = Options(centred, eps, self.offset, self.cast)
+        quantize = self.quantize
         dims = len(self.normalized_shape)
         if tuple(x.shape[-dims:]) != tuple(self.normalized_shape):
             raise ValueError(
                 f"x must end in the dimensions {tuple(self.normalized_shape)}, not in shape {tuple(x.shape)}"
             )
         if dims == 1:
-            return normalize(options, x, weight, bias, residual)
+            return normalize(options, x, weight, bias, residual, quantize)
+        if quantize is not None:
+            raise ValueError(
+                f"normalized_shape must have one dimension with quantize, not {tuple(self.normalized_shape)}"
+            )
         flat = [None if tensor is None else tensor.flatten(-dims) for tensor in (x, weight, bias, residual)]
         result = normalize(options, *flat)  # type: ignore[arg-type]
         if residual is None:
@@ -43,14 +50,15 @@ class _Fused:
                 self.weight.sub_(self.offset)
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, offset={self.offset}, cast={self.cast!r}"  # type: ignore[misc]
+        extra = f"{super().extra_repr()}, offset={self.offset}, cast={self.cast!r}"  # type: ignore[misc]
+        return extra if self.quantize is None else f"{extra}, quantize={self.quantize.scaling!r}"
 
 
 class RMSNorm(_Fused, nn.RMSNorm):
     """A `torch.nn.RMSNorm` on onepass's kernels.
 
-    `offset` and `cast` are those of `onepass.rms_norm`. With an offset the weight starts at zero where torch's starts
-    at one, so that the layer starts out the same for `offset=1.0`.
+    `offset`, `cast` and `quantize` are those of `onepass.rms_norm`. With an offset the weight starts at zero where
+    torch's starts at one, so that the layer starts out the same for `offset=1.0`.
 
     Example:
         >>> import torch, onepass
@@ -70,8 +78,9 @@ class RMSNorm(_Fused, nn.RMSNorm):
         *,
         offset: float = 0.0,
         cast: str = "output",
+        quantize: Fp8 | None = None,
     ) -> None:
-        self.offset, self.cast = offset, cast
+        self.offset, self.cast, self.quantize = offset, cast, quantize
         super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Any:
@@ -81,7 +90,7 @@ class RMSNorm(_Fused, nn.RMSNorm):
 
 
 class LayerNorm(_Fused, nn.LayerNorm):
-    """A `torch.nn.LayerNorm` on onepass's kernels; `offset` and `cast` are those of `onepass.layer_norm`.
+    """A `torch.nn.LayerNorm` on onepass's kernels; `offset`, `cast` and `quantize` are those of `onepass.layer_norm`.
 
     Example:
         >>> import torch, onepass
@@ -100,8 +109,9 @@ class LayerNorm(_Fused, nn.LayerNorm):
         *,
         offset: float = 0.0,
         cast: str = "output",
+        quantize: Fp8 | None = None,
     ) -> None:
-        self.offset, self.cast = offset, cast
+        self.offset, self.cast, self.quantize = offset, cast, quantize
         super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Any:

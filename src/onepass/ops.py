@@ -16,8 +16,11 @@ from onepass import traced
 from onepass.autograd import SECOND_DERIVATIVE, gradients_of
 from onepass.backward import Backward, Backwards, Needs
 from onepass.checks import Options, checked
-from onepass.eager import MAX_CALLS, call_of
+from onepass.eager import MAX_CALLS, call_of, quantized_call_of
 from onepass.forward import Forward
+from onepass.fp8 import Fp8, Quantized
+from onepass.fp8.forward import Scales
+from onepass.fp8.spec import OPTIONS
 from onepass.plan import planner
 from onepass.route import INTERPRETED
 from onepass.spec import CASTS, Norm, Problem
@@ -42,12 +45,94 @@ torch.library.define(
 )
 
 
+torch.library.define(
+    "onepass::norm_fp8",
+    "(Tensor x, Tensor? weight, Tensor? bias, Tensor? residual, Tensor? given, bool centred, float eps, float offset, "
+    "str cast, bool round_residual, ScalarType? out_dtype, ScalarType? residual_dtype, bool stats, str scaling, "
+    "str format, int? block, bool columnwise, bool also_unquantized, bool power_of_two, float floor, "
+    "float? upper_bound, bool round_first, str arithmetic, str layout, str columnwise_order) "
+    "-> (Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor data, Tensor scale, Tensor data_t, Tensor scale_t, "
+    "Tensor amax)",
+    tags=_TAGS,
+)
+
+
 def normalize(options: Options, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None) -> Any:
     # `inplace_backward` and `autotune` stay behind: a functional op does not write to what it was given.
     given = (x, weight, bias, residual)
     stats = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in given)
     y, total, _, _ = torch.ops.onepass.norm(*given, *options[:7], stats)
     return y if residual is None and options.residual_dtype is None else (y, total)
+
+
+def quantize(
+    options: Options, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None, fp8: Fp8
+) -> Quantized:
+    tensors = (x, weight, bias, residual)
+    stats = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    given = fp8.multiplier if fp8.scale is None else fp8.scale
+    results = torch.ops.onepass.norm_fp8(*tensors, given, *options[:7], stats, *fp8.key)
+    y, total, _, _, data, scale, data_t, scale_t, amax = results
+    if fp8.amax is not None:  # a functional op does not write to it
+        fp8.amax.copy_(torch.maximum(fp8.amax, amax.reshape(fp8.amax.shape)))
+    if fp8.scale is not None:
+        scale = fp8.scale.detach().reshape(())
+    if fp8.columnwise and fp8.block is None:
+        scale_t = scale if fp8.scaling != "token" else scale.reshape(1, -1)
+    return Quantized(
+        data, scale, data_t if fp8.columnwise else None, scale_t if fp8.columnwise else None,
+        fp8.amax if fp8.amax is not None else amax if fp8.scaling == "tensor" else None,
+        y if fp8.also_unquantized else None, total if residual is not None or options.residual_dtype else None,
+        y if stats else None, fp8.block, fp8.layout or "row",
+    )  # fmt: skip
+
+
+def _norm_fp8(x: Tensor, weight: Any, bias: Any, residual: Any, given: Any, *rest: Any) -> tuple[Tensor, ...]:
+    options, stats, fp8 = Options(*rest[:7]), rest[7], _fp8_of(given, *rest[8:])
+    call = quantized_call_of(options, x, weight, bias, residual, fp8)
+    q, mean, rstd = call(x, weight, bias, residual, stats, fp8)
+    straight = call.straight().detach() if q.unquantized is None else q.unquantized
+    scale = None if fp8.scale is not None else q.scale
+    scale_t = q.scale_t if fp8.block is not None else None
+    found = (straight, q.residual, mean if stats else None, rstd if stats else None, q.data, scale, q.data_t, scale_t)
+    return (*(_or_empty(tensor, x) for tensor in (*found, q.amax)),)
+
+
+@torch.library.register_fake("onepass::norm_fp8")
+def _norm_fp8_fake(x: Tensor, weight: Any, bias: Any, residual: Any, given: Any, *rest: Any) -> tuple[Tensor, ...]:
+    options, stats, fp8 = Options(*rest[:7]), rest[7], _fp8_of(given, *rest[8:])
+    norm, problem = checked(options, x, weight, bias, residual)
+    none = x.new_empty(0)
+    rows, cols = x.numel() // max(1, x.shape[-1]), x.shape[-1]
+    y = x.new_empty(x.shape if fp8.also_unquantized else (), dtype=problem.y).expand(x.shape)
+    total = none if problem.sum is None else x.new_empty(x.shape, dtype=problem.sum)
+    rstd = x.new_empty(x.shape[:-1], dtype=torch.float32) if stats else none
+    mean = torch.empty_like(rstd) if norm.centred and stats else none
+    data = x.new_empty(x.shape, dtype=fp8.dtype)
+    scales = Scales(fp8, tuple(x.shape[:-1]), rows, cols)
+    scale = none if fp8.scale is not None else scales.seen(scales.make(x.device))
+    data_t = scale_t = none
+    if fp8.columnwise:
+        as_rows = fp8.columnwise_order == "rows"
+        data_t = x.new_empty((rows, cols) if as_rows else (cols, rows), dtype=fp8.dtype)
+        data_t = data_t.t() if as_rows else data_t
+        if fp8.block is not None:
+            columns = Scales(fp8, (cols,), cols, rows)
+            scale_t = columns.seen(columns.make(x.device))
+    amax = x.new_empty((), dtype=torch.float32) if fp8.scaling in ("delayed", "tensor") else none
+    return y, total, mean, rstd, data, scale, data_t, scale_t, amax
+
+
+def _fp8_of(given: Tensor | None, scaling: str, *rest: Any) -> Fp8:
+    """The options as they were; a delayed kind's amax is one of its own, to begin with."""
+    asked: dict[str, Any] = dict(zip(OPTIONS, (scaling, *rest), strict=True))
+    multiplied = asked["arithmetic"] == "multiplier"
+    if scaling in ("static", "delayed"):
+        asked["multiplier" if multiplied else "scale"] = given
+    if scaling == "delayed":
+        assert given is not None
+        asked["amax"] = torch.zeros((), dtype=torch.float32, device=given.device)
+    return Fp8(**asked)
 
 
 def _or_empty(tensor: Tensor | None, like: Tensor) -> Tensor:
@@ -158,9 +243,9 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
     x, weight, bias, residual, centred, eps, offset, cast, _, _, residual_dtype, stats = inputs
     if not stats:
         raise ValueError("stats must be True for a norm that is differentiated, not False")
-    _, total, mean, rstd = output
+    _, total, mean, rstd, *quantized = output
     ctx.summed = residual is not None or residual_dtype is not None
-    ctx.mark_non_differentiable(*((mean, rstd) if ctx.summed else (total, mean, rstd)))
+    ctx.mark_non_differentiable(*((mean, rstd) if ctx.summed else (total, mean, rstd)), *quantized)
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(total if ctx.summed else x, weight, mean, rstd)
     affine = weight if weight is not None else bias
@@ -183,15 +268,25 @@ def _differentiate(ctx: Any, dy: Any, dsum: Any, *_: Any) -> tuple[Any, ...]:
     return *gradients_of(launch, dy, dsum, x_dtype, residual_dtype, wanted), *[None] * 8
 
 
+def _setup_fp8_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    _setup_context(ctx, (*inputs[:4], *inputs[5:13]), output)  # without the scale, and without Fp8's options
+
+
+def _differentiate_fp8(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+    return *_differentiate(ctx, *gradients), None, *[None] * len(OPTIONS)
+
+
 def _refuse(ctx: Any, *gradients: Any) -> Any:
     raise RuntimeError(SECOND_DERIVATIVE)
 
 
 torch.library.register_autograd("onepass::norm", _differentiate, setup_context=_setup_context)
+torch.library.register_autograd("onepass::norm_fp8", _differentiate_fp8, setup_context=_setup_fp8_context)
 torch.library.register_autograd("onepass::norm_backward", _refuse)
 if not INTERPRETED:
     traced.take_apart("onepass::norm", _norm_traced)
     traced.take_apart("onepass::norm_backward", _norm_backward_traced)
 for _device in ("CUDA", "CPU") if INTERPRETED else ("CUDA",):
     torch.library.impl("onepass::norm", _device, _norm)
+    torch.library.impl("onepass::norm_fp8", _device, _norm_fp8)
     torch.library.impl("onepass::norm_backward", _device, _norm_backward)

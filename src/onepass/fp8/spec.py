@@ -114,7 +114,7 @@ class Fp8:
     @property
     def key(self) -> tuple[object, ...]:
         """Every option, and no tensor: equal keys are served by one compiled kernel. `like` has done its work."""
-        return tuple(getattr(self, field.name) for field in fields(self) if field.name not in (*TENSORS, "like"))
+        return tuple(getattr(self, name) for name in OPTIONS)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Fp8):
@@ -212,6 +212,10 @@ class Fp8:
         where = f" with scaling={self.scaling!r}"
         _one_of("layout", self.layout, LAYOUTS.get(self.scaling, ("row",)), where=where)
         _one_of("columnwise_order", self.columnwise_order, ORDERS.get(self.scaling, ("transposed",)), where=where)
+
+
+#: The fields of `Fp8.key`.
+OPTIONS = tuple(field.name for field in fields(Fp8) if field.name not in (*TENSORS, "like"))
 
 
 def _one_of(name: str, value: object, names: Iterable[str], first: str = "", where: str = "") -> None:
