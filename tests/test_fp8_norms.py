@@ -238,3 +238,34 @@ def test_what_cannot_be_is_said_in_a_sentence():
         with pytest.raises(error) as caught:
             call()
         assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "columnwise"), [*product([(5, 300), (130, 260), (2, 3, 64)], [False, True]), ((2, 17000), False)]
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_quantization_alone_has_the_bits_of_the_definition(kind, shape, columnwise):
+    x = torch.randn(shape)
+    x.view(-1)[::97] *= 1e3
+    fp8, again = (replace(KINDS[kind](), columnwise=columnwise) for _ in range(2))
+    q, expected = onepass.quantize(x, fp8), definition.quantize(x, again)
+    for name in ("data", "scale", "data_t", "scale_t", "amax"):
+        assert same_bits(getattr(q, name), getattr(expected, name)), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_quantization_alone_compiles_and_hands_gradients_on(kind):
+    torch._dynamo.reset()
+    x, (fp8, again) = torch.randn(6, 200, requires_grad=True), (KINDS[kind]() for _ in range(2))
+    q = torch.compile(lambda x: onepass.quantize(x, fp8), backend="aot_eager", fullgraph=True)(x)
+    expected = definition.quantize(x, again)
+    assert same_bits(q.data, expected.data) and same_bits(q.scale, expected.scale)
+    gradient = torch.randn(6, 200)
+    assert torch.equal(torch.autograd.grad(q.dequantize(), x, gradient)[0], gradient)
+
+
+@pytest.mark.parametrize("shape", [(1, 40), (128, 128), (129, 300), (2, 65, 33), (0, 8)])
+def test_bytes_are_transposed(shape):
+    q = definition.quantize(torch.randn(shape), Fp8("token"))
+    turned, expected = onepass.transpose_fp8(q), definition.transpose_fp8(q)
+    assert same_bits(turned.data_t, expected.data_t) and same_bits(turned.scale_t, expected.scale_t)

@@ -5,10 +5,11 @@ import torch
 import triton
 import triton.language as tl
 
+import onepass
 from onepass.fp8 import Fp8, definition
 from onepass.fp8.scales import steps_from as defined_steps
 from onepass.fp8.spec import ARITHMETIC, FORMATS
-from onepass.kernels.quantize import bits_of_magnitude, quantize_rows, steps_from
+from onepass.kernels.quantize import bits_of_magnitude, steps_from
 
 BLOCK = 1024
 SPECIAL = [0.0, 1e-45, 1e-40, 1e-38, 3.4e38, float("inf"), float("nan"), 448.0, 1.0, 5.2e-37, 2.6e-36, 6e-39]
@@ -59,27 +60,6 @@ def same(got, expected):
     return bool(((got == expected) | (got.isnan() & expected.isnan())).all())
 
 
-ROWS, COLS = 2, 128
-
-
-def quantized_rows(x, fp8):
-    """By the kernel, in blocks of 2 x 128."""
-    rows, cols = x.shape
-    mx, grouped = fp8.scaling == "mx", fp8.block is not None
-    groups = -(-cols // fp8.block) if grouped else 1
-    q = torch.empty(rows, cols, dtype=fp8.dtype)
-    scale = torch.empty(rows, groups, dtype=torch.uint8 if mx else torch.float32)
-    kind = "group" if grouped else "row" if fp8.scaling == "token" else "given"
-    given = fp8.scale if fp8.scale is not None else fp8.multiplier
-    quantize_rows[(-(-rows // ROWS),)](
-        x, q, scale, given, None, x.stride(0), cols, groups, 1, rows, cols,
-        fp8.floor or 0.0, fp8.upper_bound or 0.0, fp8.largest, float(torch.ones(()) / fp8.largest),
-        kind, fp8.block or 1, fp8.upper_bound is not None, fp8.arithmetic, bool(fp8.power_of_two), mx, False,
-        ROWS, COLS, 1,
-    )  # fmt: skip
-    return q, scale
-
-
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("shape", [(5, 300), (4, 256), (1, 77)])
 @pytest.mark.parametrize("how", ["scale", "multiplier", "token", "block", "block 64", "mx", "power of two"])
@@ -94,11 +74,9 @@ def test_rows_are_quantized_to_the_bits_of_the_definition(how, shape, form):
     x = torch.randn(shape).to(torch.bfloat16)
     x[-1, 5:9] = torch.tensor([float("nan"), float("inf"), -0.0, 1e-30])
     x[0, -1] = 3e4
-    data, scale = quantized_rows(x, fp8)
-    expected = definition.quantize(x, fp8)
-    assert torch.equal(data.view(torch.uint8), expected.data.view(torch.uint8))
-    if fp8.scaling != "static":
-        assert torch.equal(scale.view(torch.uint8), expected.scale.view(torch.uint8)) or same(scale, expected.scale)
+    q, expected = onepass.quantize(x, fp8), definition.quantize(x, fp8)
+    assert torch.equal(q.data.view(torch.uint8), expected.data.view(torch.uint8))
+    assert same(q.scale.float(), expected.scale.float())
 
 
 def test_every_value_is_converted_as_pytorch_converts_it():
@@ -110,5 +88,5 @@ def test_every_value_is_converted_as_pytorch_converts_it():
             [codes, (codes[1:] + codes[:-1]) / 2, torch.nextafter((codes[1:] + codes[:-1]) / 2, codes[1:])]
         )
         fp8 = Fp8("static", format=form, multiplier=torch.tensor(1.0))
-        data, _ = quantized_rows(values[None], fp8)
-        assert torch.equal(data.float(), values[None].to(dtype).float())
+        q = onepass.quantize(values[None], fp8)
+        assert torch.equal(q.data.float(), values[None].to(dtype).float())

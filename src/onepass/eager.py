@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +13,11 @@ from onepass.autograd import QuantizedNormFunction, apply_directly
 from onepass.checks import Options, checked
 from onepass.forward import Forward
 from onepass.fp8 import Fp8, Quantized
-from onepass.fp8.forward import QuantizedForward
+from onepass.fp8.forward import QuantizedForward, transpose_step
+from onepass.handover import Place
 from onepass.plan import planner
 from onepass.search import may_search, search
+from onepass.spec import Norm, Problem
 
 #: Calls seen so far: a handful in training, one for each number of tokens in a server. Past the limit we start over.
 _calls: dict[Any, Forward] = {}
@@ -47,6 +50,31 @@ def call_of(
             _calls.clear()
         call = _calls[key] = Forward(norm, problem, x, residual, options.inplace_backward)
     return call
+
+
+def quantize_alone(x: Tensor, fp8: Fp8) -> Quantized:
+    """Quantization without a norm."""
+    key = (fp8.key, planner.generation(), x.shape, x.stride(), x.dtype, x.device)
+    call = _quantized_calls.get(key)
+    if call is None:
+        if len(_quantized_calls) >= MAX_CALLS:
+            _quantized_calls.clear()
+        problem = Problem(1, 1, x.shape[-1], x.dtype, x.dtype)
+        # The output is x, and nothing needs to write it again.
+        asked = replace(fp8, also_unquantized=False)
+        call = _quantized_calls[key] = QuantizedForward(Norm(False, 1.0, identity=True), problem, x, None, asked)
+    return call(x, None, None, None, False, fp8)[0]
+
+
+def transposed(data: Tensor) -> Tensor:
+    """(N, M), copied."""
+    rows, cols = data.numel() // data.shape[-1], data.shape[-1]
+    columns = torch.empty((cols, rows), dtype=data.dtype, device=data.device)
+    place, step = Place(data.device), transpose_step(rows, cols)
+    with torch.cuda.device(data.device) if data.is_cuda else nullcontext():
+        launch = step.kernel(data.device)(step.plan.programs, step.scalars)
+        launch(place.stream(), *place.own_handles([data.view(torch.uint8), columns.view(torch.uint8)]))
+    return columns
 
 
 def quantized_call_of(

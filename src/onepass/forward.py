@@ -158,8 +158,10 @@ class Forward:
         function: Any = stream_forward
         if plan.schedule == "stream":
             constants |= {"BLOCKS": -(-problem.cols // plan.block), "EVEN": problem.cols % plan.block == 0}
+            constants |= {"IDENTITY": norm.identity}
         elif plan.schedule == "tile":
             function = tile_forward
+            constants |= {"IDENTITY": norm.identity}
             constants |= {"ROWS": plan.rows, "PACKED": planner.is_packed(plan, align, backward=False)}
             constants |= {"BLOCKS": plan.blocks, "EVEN": problem.cols % plan.block == 0}
         elif plan.schedule == "split":

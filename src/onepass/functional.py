@@ -144,6 +144,49 @@ def _quantize(
     return replace(q, straight_through=y.to(problem.y) if q.unquantized is None else q.unquantized)
 
 
+def quantize(x: Tensor, fp8: Fp8) -> Quantized:
+    """x in FP8, as `fp8` says (docs/fp8.md). Gradients go straight through.
+
+    Example:
+        >>> import torch, onepass
+        >>> q = onepass.quantize(torch.tensor([[1.0, -2.0, 0.0]]), onepass.Fp8("token"))
+        >>> q.data.float(), q.scale.shape
+        (tensor([[ 224., -448.,    0.]]), torch.Size([1, 1]))
+    """
+    options = Options(False, 1.0)
+    checked(options, x, None, None, None)
+    check_quantize(fp8, x)
+    route = route_of(x, None, None, None)
+    if route is DIRECT:
+        q = _eager().quantize_alone(x.detach(), fp8)
+    elif route is OPS:
+        from onepass import ops
+
+        q = ops.quantize_alone(x.detach(), fp8)
+    else:
+        q = definition.quantize(x.detach(), fp8)
+    return replace(q, unquantized=x if fp8.also_unquantized else None, straight_through=x)
+
+
+def transpose_fp8(q: Quantized) -> Quantized:
+    """q with its transpose (N, M), byte for byte, and the same scales: one for the tensor, or one a row of q.
+
+    Groups of the transpose run down the columns, and cannot be had from values that were rounded by rows: quantize
+    with `columnwise=True` for these.
+
+    Example:
+        >>> import torch, onepass
+        >>> onepass.transpose_fp8(onepass.quantize(torch.randn(2, 3, 8), onepass.Fp8("tensor"))).data_t.shape
+        torch.Size([8, 6])
+    """
+    if not isinstance(q, Quantized):
+        raise TypeError(f"q must be a Quantized, not {type(q).__name__}")
+    definition.check_transposable(q)
+    if route_of(q.data, None, None, None) is not DIRECT or q.data.numel() == 0 or not q.data.is_contiguous():
+        return definition.transpose_fp8(q)
+    return definition.with_transpose(q, _eager().transposed(q.data))
+
+
 @cache
 def _eager() -> Any:
     """Imported at the first call, because it brings Triton; and once: an import statement takes a microsecond."""

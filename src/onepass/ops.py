@@ -6,13 +6,14 @@ Two ops with schemas of a fixed arity; a tensor that a call does not have comes 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from onepass import traced
+from onepass import eager, traced
 from onepass.autograd import SECOND_DERIVATIVE, gradients_of
 from onepass.backward import Backward, Backwards, Needs
 from onepass.checks import Options, checked
@@ -57,6 +58,15 @@ torch.library.define(
 )
 
 
+torch.library.define(
+    "onepass::quantize_fp8",
+    "(Tensor x, Tensor? given, str scaling, str format, int? block, bool columnwise, bool also_unquantized, "
+    "bool power_of_two, float floor, float? upper_bound, bool round_first, str arithmetic, str layout, "
+    "str columnwise_order) -> (Tensor data, Tensor scale, Tensor data_t, Tensor scale_t, Tensor amax)",
+    tags=_TAGS,
+)
+
+
 def normalize(options: Options, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None) -> Any:
     # `inplace_backward` and `autotune` stay behind: a functional op does not write to what it was given.
     given = (x, weight, bias, residual)
@@ -71,9 +81,22 @@ def quantize(
     tensors = (x, weight, bias, residual)
     stats = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
     given = fp8.multiplier if fp8.scale is None else fp8.scale
-    results = torch.ops.onepass.norm_fp8(*tensors, given, *options[:7], stats, *fp8.key)
-    y, total, _, _, data, scale, data_t, scale_t, amax = results
-    if fp8.amax is not None:  # a functional op does not write to it
+    y, total, _, _, *made = torch.ops.onepass.norm_fp8(*tensors, given, *options[:7], stats, *fp8.key)
+    summed = residual is not None or options.residual_dtype is not None
+    return replace(
+        _result(fp8, *made), unquantized=y if fp8.also_unquantized else None, residual=total if summed else None,
+        straight_through=y if stats else None,
+    )  # fmt: skip
+
+
+def quantize_alone(x: Tensor, fp8: Fp8) -> Quantized:
+    given = fp8.multiplier if fp8.scale is None else fp8.scale
+    return _result(fp8, *torch.ops.onepass.quantize_fp8(x, given, *fp8.key))
+
+
+def _result(fp8: Fp8, data: Tensor, scale: Tensor, data_t: Tensor, scale_t: Tensor, amax: Tensor) -> Quantized:
+    """As a user sees it: an op hands out empty tensors for what there is not, and writes to none that it was given."""
+    if fp8.amax is not None:
         fp8.amax.copy_(torch.maximum(fp8.amax, amax.reshape(fp8.amax.shape)))
     if fp8.scale is not None:
         scale = fp8.scale.detach().reshape(())
@@ -82,8 +105,7 @@ def quantize(
     return Quantized(
         data, scale, data_t if fp8.columnwise else None, scale_t if fp8.columnwise else None,
         fp8.amax if fp8.amax is not None else amax if fp8.scaling == "tensor" else None,
-        y if fp8.also_unquantized else None, total if residual is not None or options.residual_dtype else None,
-        y if stats else None, fp8.block, fp8.layout or "row",
+        block=fp8.block, layout=fp8.layout or "row",
     )  # fmt: skip
 
 
@@ -92,10 +114,20 @@ def _norm_fp8(x: Tensor, weight: Any, bias: Any, residual: Any, given: Any, *res
     call = quantized_call_of(options, x, weight, bias, residual, fp8)
     q, mean, rstd = call(x, weight, bias, residual, stats, fp8)
     straight = call.straight().detach() if q.unquantized is None else q.unquantized
+    found = (straight, q.residual, mean if stats else None, rstd if stats else None)
+    return *(_or_empty(tensor, x) for tensor in found), *_parts(q, fp8, x)
+
+
+def _quantize_fp8(x: Tensor, given: Any, *rest: Any) -> tuple[Tensor, ...]:
+    fp8 = _fp8_of(given, *rest)
+    return _parts(eager.quantize_alone(x, fp8), fp8, x)
+
+
+def _parts(q: Quantized, fp8: Fp8, x: Tensor) -> tuple[Tensor, ...]:
+    """What is new in a result; not what was given, nor what is a view of something else."""
     scale = None if fp8.scale is not None else q.scale
-    scale_t = q.scale_t if fp8.block is not None else None
-    found = (straight, q.residual, mean if stats else None, rstd if stats else None, q.data, scale, q.data_t, scale_t)
-    return (*(_or_empty(tensor, x) for tensor in (*found, q.amax)),)
+    found = (q.data, scale, q.data_t, q.scale_t if fp8.block is not None else None, q.amax)
+    return tuple(_or_empty(tensor, x) for tensor in found)
 
 
 @torch.library.register_fake("onepass::norm_fp8")
@@ -103,11 +135,17 @@ def _norm_fp8_fake(x: Tensor, weight: Any, bias: Any, residual: Any, given: Any,
     options, stats, fp8 = Options(*rest[:7]), rest[7], _fp8_of(given, *rest[8:])
     norm, problem = checked(options, x, weight, bias, residual)
     none = x.new_empty(0)
-    rows, cols = x.numel() // max(1, x.shape[-1]), x.shape[-1]
     y = x.new_empty(x.shape if fp8.also_unquantized else (), dtype=problem.y).expand(x.shape)
     total = none if problem.sum is None else x.new_empty(x.shape, dtype=problem.sum)
     rstd = x.new_empty(x.shape[:-1], dtype=torch.float32) if stats else none
     mean = torch.empty_like(rstd) if norm.centred and stats else none
+    return y, total, mean, rstd, *_quantize_fp8_fake(x, given, *rest[8:])
+
+
+@torch.library.register_fake("onepass::quantize_fp8")
+def _quantize_fp8_fake(x: Tensor, given: Any, *rest: Any) -> tuple[Tensor, ...]:
+    fp8, none = _fp8_of(given, *rest), x.new_empty(0)
+    rows, cols = x.numel() // max(1, x.shape[-1]), x.shape[-1]
     data = x.new_empty(x.shape, dtype=fp8.dtype)
     scales = Scales(fp8, tuple(x.shape[:-1]), rows, cols)
     scale = none if fp8.scale is not None else scales.seen(scales.make(x.device))
@@ -120,7 +158,7 @@ def _norm_fp8_fake(x: Tensor, weight: Any, bias: Any, residual: Any, given: Any,
             columns = Scales(fp8, (cols,), cols, rows)
             scale_t = columns.seen(columns.make(x.device))
     amax = x.new_empty((), dtype=torch.float32) if fp8.scaling in ("delayed", "tensor") else none
-    return y, total, mean, rstd, data, scale, data_t, scale_t, amax
+    return data, scale, data_t, scale_t, amax
 
 
 def _fp8_of(given: Tensor | None, scaling: str, *rest: Any) -> Fp8:
@@ -289,4 +327,5 @@ if not INTERPRETED:
 for _device in ("CUDA", "CPU") if INTERPRETED else ("CUDA",):
     torch.library.impl("onepass::norm", _device, _norm)
     torch.library.impl("onepass::norm_fp8", _device, _norm_fp8)
+    torch.library.impl("onepass::quantize_fp8", _device, _quantize_fp8)
     torch.library.impl("onepass::norm_backward", _device, _norm_backward)

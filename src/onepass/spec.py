@@ -22,6 +22,7 @@ class Norm:
     offset: float = 0.0
     cast: str = "output"
     round_residual: bool = False
+    identity: bool = False  # nothing is normalized: for quantization alone
 
     def x_hat_dtype(self, x: torch.dtype, weight: torch.dtype | None) -> torch.dtype | None:
         """The dtype to which x̂ is rounded before the weight meets it; None: it stays in fp32."""
@@ -62,7 +63,8 @@ class Problem:
     residual: torch.dtype | None = None
     sum: torch.dtype | None = None
     per_lane: bool = False
-    group: int | None = 1  # columns that share an FP8 scale, which no block may cut; None: the whole row does
+    group: int = 1  # columns that share an FP8 scale, which no block may cut
+    walked: bool = False  # programs are not to share a row, however wide it is
 
     @property
     def h(self) -> torch.dtype:

@@ -59,14 +59,20 @@ def transpose_fp8(q: Quantized) -> Quantized:
         >>> definition.transpose_fp8(q).data_t.shape
         torch.Size([8, 6])
     """
+    check_transposable(q)
+    return with_transpose(q, _transposed(q.data.reshape(math.prod(q.data.shape[:-1]), q.data.shape[-1])))
+
+
+def check_transposable(q: Quantized) -> None:
     if q.block is not None:
         raise ValueError(
             f"q must have one scale for the tensor or one a row, not one for every {q.block} columns: "
             "quantize with columnwise=True instead"
         )
-    rows = q.data.reshape(math.prod(q.data.shape[:-1]), q.data.shape[-1])
-    scale = q.scale if q.scale.dim() == 0 else q.scale.reshape(1, rows.shape[0])
-    return replace(q, data_t=_transposed(rows), scale_t=scale)
+
+
+def with_transpose(q: Quantized, data_t: Tensor) -> Quantized:
+    return replace(q, data_t=data_t, scale_t=q.scale if q.scale.dim() == 0 else q.scale.reshape(1, -1))
 
 
 def _by_one_scale(rows: Tensor, fp8: Fp8) -> Quantized:

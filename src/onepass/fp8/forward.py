@@ -15,11 +15,12 @@ from onepass.fp8.layouts import TILE_GROUPS, TILE_ROWS, TMA_ROWS, round_up
 from onepass.fp8.result import Quantized
 from onepass.fp8.spec import Fp8
 from onepass.handover import Step, contiguous_strides, divided, switches, word_dtype
-from onepass.kernels.columnwise import columnwise_forward
+from onepass.kernels.columnwise import columnwise_forward, transpose_bytes
 from onepass.plan import planner
 from onepass.plan.device import device_of
 from onepass.plan.launch import Launch
 from onepass.plan.layout import layout_of
+from onepass.plan.planner import Plan
 from onepass.spec import Norm, Problem
 
 #: Rows of a tile of the transpose, as kernels/columnwise.py has them.
@@ -36,8 +37,9 @@ class QuantizedForward(Forward):
     """
 
     def __init__(self, norm: Norm, problem: Problem, x: Tensor, residual: Tensor | None, fp8: Fp8) -> None:
-        group = None if fp8.scaling == "token" else fp8.block or 1
-        super().__init__(norm, replace(problem, group=group), x, residual)
+        # For a scale of the row, programs that share it would have to wait once more; without a norm, for nothing.
+        walked = fp8.scaling == "token" or norm.identity
+        super().__init__(norm, replace(problem, group=fp8.block or 1, walked=walked), x, residual)
         self.fp8 = fp8
         self.has_y = fp8.also_unquantized
         if fp8.columnwise and self.problem.lanes > 1 and not problem.per_lane:
@@ -69,7 +71,7 @@ class QuantizedForward(Forward):
             residual = None if residual is None else residual.contiguous()
         y = torch.empty(x.shape, dtype=self.problem.y, device=x.device) if self.has_y else None
         total = None if self._like_sum is None else torch.empty_like(self._like_sum)
-        kept = stats or fp8.columnwise
+        kept = stats or (fp8.columnwise and not self.norm.identity)
         mean = torch.empty_like(self._like_statistic) if kept and self.norm.centred else None
         rstd = torch.empty_like(self._like_statistic) if kept else None
         q = torch.empty_like(self._like_q)
@@ -161,7 +163,8 @@ class QuantizedForward(Forward):
 
     def _column_step(self, align: int, kind: str, words: bool) -> Step:
         problem, norm, fp8 = self.problem, self.norm, self.fp8
-        ready = kind == "tensor"  # amax was found in a launch of its own, which left the statistics
+        # Amax was found in a launch of its own, which left the statistics; or there are none.
+        ready = kind == "tensor" or (norm.identity and kind != "row")
         plan = planner.columnwise_plan(problem)
         quantizing = self._quantizing(kind)
         rows = problem.rows * problem.lanes
@@ -171,16 +174,16 @@ class QuantizedForward(Forward):
         names = (*FORWARD_TENSORS, *QUANTIZED_TENSORS, "factor", "columns", "column_scale", "zeros")
         dtypes = (
             problem.x, problem.residual, problem.weight, problem.bias,
-            problem.y if self.has_y and not ready else None, None if ready else problem.sum,
-            torch.float32 if norm.centred else None, torch.float32, *quantizing.dtypes,
+            problem.y if self.has_y and kind != "tensor" else None, None if kind == "tensor" else problem.sum,
+            torch.float32 if norm.centred else None, None if norm.identity else torch.float32, *quantizing.dtypes,
             torch.float32 if kind == "row" else None, fp8.dtype,
             (torch.uint8 if fp8.scaling == "mx" else torch.float32) if grouped else None,
             None if ready else torch.int32,
         )  # fmt: skip
         rounded = norm.round_residual and problem.sum is not None
         constants = switches(norm, problem) | {
-            "ROUND_SUM": problem.sum if rounded else None, "ROWS": plan.rows, "BLOCK": plan.block,
-            "BLOCKS": plan.blocks, "EVEN": problem.cols % plan.block == 0,
+            "IDENTITY": norm.identity, "ROUND_SUM": problem.sum if rounded else None,
+            "ROWS": plan.rows, "BLOCK": plan.block, "BLOCKS": plan.blocks, "EVEN": problem.cols % plan.block == 0,
             "COLS": planner.thresholds().columnwise_tile.cols, "ALIGN": align, "READY": ready,
             "WORDS": words, "TRANSPOSED": fp8.columnwise_order != "rows",
         }  # fmt: skip
@@ -221,6 +224,16 @@ class QuantizedForward(Forward):
         mean = torch.empty_like(self._like_statistic) if stats and self.norm.centred else None
         rstd = torch.empty_like(self._like_statistic) if stats else None
         return definition.quantize(y, fp8, self.problem.y, residual=total), mean, rstd
+
+
+def transpose_step(rows: int, cols: int) -> Step:
+    """Bytes alone. Memory of which nothing is known but its address."""
+    tile = planner.thresholds().columnwise_tile
+    plan = Plan("columnwise", tile.rows, tile.cols, tile.warps, -(-rows // tile.rows) * -(-cols // tile.cols))
+    align = cols & -cols if cols % 16 else 16
+    constants = {"COLS": tile.cols, "WORDS": rows % 4 == 0, "ALIGN": align}
+    dtypes = (torch.uint8, torch.uint8)
+    return Step(transpose_bytes, ("x", "columns"), dtypes, constants, (rows, cols // align), plan)
 
 
 class Scales:

@@ -68,21 +68,24 @@ def statistics_of_rows(
     p_x, p_residual, p_weight, p_bias, p_mean, p_rstd, p_factor, p_scale, first, rows, lanes, end, x_row, x_lane,
     residual_row, residual_lane, affine_lane, scale_row, eps, offset, floor, upper, largest, inverse,
     CENTRED: tl.constexpr, SHIFTED: tl.constexpr, LANED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr,
-    ROUND_SUM: tl.constexpr, KIND: tl.constexpr, ROUND: tl.constexpr, BOUNDED: tl.constexpr,
+    IDENTITY: tl.constexpr, ROUND_SUM: tl.constexpr, KIND: tl.constexpr, ROUND: tl.constexpr, BOUNDED: tl.constexpr,
     ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr, EVEN: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
     """mean and rstd; where a row has a scale of its own, that and its factor. Past the end, of the last row again."""
     flat = tl.minimum(first + tl.arange(0, ROWS)[:, None], rows - 1)
     lane, row = lane_and_row(flat, lanes, LANED)
-    mean, square = row_moments(
-        p_x, p_residual, row, lane, x_row, x_lane, residual_row, residual_lane, end,
-        CENTRED, NARROW, ROUND_SUM, ROWS, BLOCK, BLOCKS, EVEN, ALIGN,
-    )  # fmt: skip
-    rstd = rstd_of(square, end.to(tl.float32), eps, NARROW)
+    mean = 0.0
+    rstd = 1.0
+    if not IDENTITY:
+        mean, square = row_moments(
+            p_x, p_residual, row, lane, x_row, x_lane, residual_row, residual_lane, end,
+            CENTRED, NARROW, ROUND_SUM, ROWS, BLOCK, BLOCKS, EVEN, ALIGN,
+        )  # fmt: skip
+        rstd = rstd_of(square, end.to(tl.float32), eps, NARROW)
+        tl.store(p_rstd + flat, rstd)
     if CENTRED:
         tl.store(p_mean + flat, mean)
-    tl.store(p_rstd + flat, rstd)
     if KIND == "row":
         top = tl.zeros((ROWS, BLOCK), tl.int32)
         for i in range(BLOCKS):
@@ -149,6 +152,7 @@ def columnwise_forward(
     LANED: tl.constexpr,
     X_HAT: tl.constexpr,
     NARROW: tl.constexpr,
+    IDENTITY: tl.constexpr,
     ROUND_SUM: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -193,7 +197,7 @@ def columnwise_forward(
             statistics_of_rows(
                 p_x, p_residual, p_weight, p_bias, p_mean, p_rstd, p_factor, p_scale, part * ROWS, rows, lanes, end,
                 x_row, x_lane, residual_row, residual_lane, affine_lane, scale_row, eps, offset,
-                floor, upper, largest, inverse, CENTRED, SHIFTED, LANED, X_HAT, NARROW, ROUND_SUM,
+                floor, upper, largest, inverse, CENTRED, SHIFTED, LANED, X_HAT, NARROW, IDENTITY, ROUND_SUM,
                 KIND, ROUND, BOUNDED, ARITHMETIC, POWER_OF_TWO, ROWS, BLOCK, BLOCKS, EVEN, ALIGN,
             )  # fmt: skip
             tl.debug_barrier()
@@ -206,7 +210,7 @@ def columnwise_forward(
             p_columns, p_column_scale, block, tile * COLS, x_row, x_lane, residual_row, residual_lane, y_row,
             scale_row, column_row, column_scale_row, affine_lane, scale_group, column_scale_group,
             rows, lanes, end, offset, factor, floor, upper, largest, inverse,
-            CENTRED, SHIFTED, LANED, X_HAT, NARROW, ROUND_SUM, COLS, ALIGN, WORDS, TRANSPOSED,
+            CENTRED, SHIFTED, LANED, X_HAT, NARROW, IDENTITY, ROUND_SUM, COLS, ALIGN, WORDS, TRANSPOSED,
             KIND, GROUP, ROUND, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
         )  # fmt: skip
 
@@ -218,7 +222,8 @@ def quantize_tile(
     scale_row, column_row, column_scale_row, affine_lane, scale_group, column_scale_group,
     rows, lanes, end, offset, factor, floor, upper, largest, inverse,
     CENTRED: tl.constexpr, SHIFTED: tl.constexpr, LANED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr,
-    ROUND_SUM: tl.constexpr, COLS: tl.constexpr, ALIGN: tl.constexpr, WORDS: tl.constexpr, TRANSPOSED: tl.constexpr,
+    IDENTITY: tl.constexpr, ROUND_SUM: tl.constexpr, COLS: tl.constexpr, ALIGN: tl.constexpr,
+    WORDS: tl.constexpr, TRANSPOSED: tl.constexpr,
     KIND: tl.constexpr, GROUP: tl.constexpr, ROUND: tl.constexpr, BOUNDED: tl.constexpr, ARITHMETIC: tl.constexpr,
     POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr, SWIZZLED: tl.constexpr,
 ):  # fmt: skip
@@ -249,7 +254,9 @@ def quantize_tile(
         lane, row = lane_and_row(flat, lanes, LANED)
         o_y = row_start(flat, lane * 0, y_row, 0, ALIGN) + o_col
         # What others wrote in this launch is in the L2.
-        rstd = tl.load(p_rstd + flat, mask=m_row, other=0.0, cache_modifier=".cg")
+        rstd = 1.0
+        if not IDENTITY:
+            rstd = tl.load(p_rstd + flat, mask=m_row, other=0.0, cache_modifier=".cg")
         mean = 0.0
         if CENTRED:
             mean = tl.load(p_mean + flat, mask=m_row, other=0.0, cache_modifier=".cg")
@@ -295,17 +302,40 @@ def quantize_tile(
         values = scaled_values
 
     word = word_of(values[0], values[1], values[2], values[3], largest, FORMAT)
+    store_words(word, p_columns, quarter, o_col, rows, end, column_row, WORDS, TRANSPOSED)
+
+
+@triton.jit
+def store_words(word, p, quarter, o_col, rows, cols, step, WORDS: tl.constexpr, TRANSPOSED: tl.constexpr):
+    """Bytes of rows `quarter` to `quarter` + 3; `step` is from row to row of what is written."""
+    m_col = o_col < cols
     if TRANSPOSED and WORDS:
-        o_word = tl.trans(o_col.to(tl.int64)) * (column_row // 4) + tl.trans(quarter // 4)
+        o_word = tl.trans(o_col.to(tl.int64)) * (step // 4) + tl.trans(quarter // 4)
         m_word = tl.trans(m_col) & tl.trans(quarter < rows)
-        p_words = p_columns.to(tl.pointer_type(tl.int32), bitcast=True)
+        p_words = p.to(tl.pointer_type(tl.int32), bitcast=True)
         tl.store(p_words + o_word, tl.trans(word), mask=m_word, eviction_policy=PASSING)
     else:
         for k in tl.static_range(4):
             flat = quarter + k
-            byte = ((word >> (8 * k)) & 0xFF).to(tl.uint8).to(FORMAT, bitcast=True)
+            byte = ((word >> (8 * k)) & 0xFF).to(tl.uint8).to(p.dtype.element_ty, bitcast=True)
             if TRANSPOSED:
-                o_byte = o_col.to(tl.int64) * column_row + flat
+                o_byte = o_col.to(tl.int64) * step + flat
             else:
-                o_byte = flat.to(tl.int64) * column_row + o_col
-            tl.store(p_columns + o_byte, byte, mask=(flat < rows) & m_col, eviction_policy=PASSING)
+                o_byte = flat.to(tl.int64) * step + o_col
+            tl.store(p + o_byte, byte, mask=(flat < rows) & m_col, eviction_policy=PASSING)
+
+
+@triton.jit
+def transpose_bytes(p_x, p_columns, rows, cols, COLS: tl.constexpr, WORDS: tl.constexpr, ALIGN: tl.constexpr):
+    """The transpose of bytes, in words of four rows as above."""
+    end = cols * ALIGN
+    tiles = tl.cdiv(end, COLS)
+    o_col = tl.program_id(0) % tiles * COLS + tl.arange(0, COLS)[None, :]
+    quarter = tl.program_id(0) // tiles * TILE + 4 * tl.arange(0, QUARTER)[:, None]
+    m_col = o_col < end
+    word = tl.zeros((QUARTER, COLS), tl.int32)
+    for k in tl.static_range(4):
+        flat = quarter + k
+        byte = tl.load(p_x + flat.to(tl.int64) * end + o_col, mask=(flat < rows) & m_col, other=0)
+        word |= byte.to(tl.int32) << (8 * k)
+    store_words(word, p_columns, quarter, o_col, rows, end, rows, WORDS, True)

@@ -16,7 +16,7 @@ maximum serves all, in any order. The switches:
 import triton
 import triton.language as tl
 
-from onepass.kernels.parts import INTERPRETED, KEPT, PASSING, load_row
+from onepass.kernels.parts import INTERPRETED
 
 INFINITY_BITS = tl.constexpr(0x7F800000)
 MAGNITUDE_BITS = tl.constexpr(0x7FFFFFFF)
@@ -259,66 +259,3 @@ def store_quantized(
         tl.store(p_q + o_q, q, mask=m, eviction_policy="evict_first")
     else:
         tl.store(p_q + o_q, q, eviction_policy="evict_first")
-
-
-@triton.jit
-def quantize_rows(
-    p_x,
-    p_q,
-    p_scale,
-    p_given,
-    p_amax,
-    x_row,
-    q_row,
-    scale_row,
-    scale_group,
-    rows,
-    cols,
-    floor,
-    upper,
-    largest,
-    inverse,
-    KIND: tl.constexpr,
-    GROUP: tl.constexpr,
-    BOUNDED: tl.constexpr,
-    ARITHMETIC: tl.constexpr,
-    POWER_OF_TWO: tl.constexpr,
-    E8M0: tl.constexpr,
-    SWIZZLED: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    ALIGN: tl.constexpr,
-):
-    """Quantization alone: a program walks its rows in blocks, once more for a scale of the whole row."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
-    m_row = row < rows
-    flat = row.to(tl.int64)
-    o_block = tl.arange(0, BLOCK)[None, :]
-    end = cols * ALIGN
-    o_x = flat * x_row * ALIGN
-    o_q = flat * q_row * ALIGN
-    factor = factor_of_tensor(
-        p_given, p_amax, p_scale, floor, upper, largest, inverse, KIND, BOUNDED, ARITHMETIC, POWER_OF_TWO
-    )
-    top = tl.zeros((ROWS, BLOCK), tl.int32)
-    if KIND == "row" or (p_amax is not None and KIND != "tensor"):
-        for first in range(0, end, BLOCK):
-            m = m_row & (first + o_block < end)
-            values = load_row(p_x, o_x + first + o_block, m, True, KEPT).to(tl.float32)
-            top = tl.maximum(top, bits_of_magnitude(values))
-        if KIND == "row":
-            bits = tl.max(top, axis=1, keep_dims=True)
-            scale, factor = steps_from(bits, floor, upper, largest, inverse, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0)
-            tl.store(p_scale + flat * scale_row, scale, mask=m_row)
-        else:
-            merge_amax(p_amax, top)
-    if p_q is not None:
-        for first in range(0, end, BLOCK):
-            o_col = first + o_block
-            m = m_row & (o_col < end)
-            values = load_row(p_x, o_x + o_col, m, True, PASSING).to(tl.float32)
-            store_quantized(
-                p_q, o_q + o_col, p_scale, flat, scale_row, scale_group, values, m, m_row, first, end, factor,
-                floor, upper, largest, inverse, KIND, GROUP, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
-                True, ROWS, BLOCK,
-            )  # fmt: skip

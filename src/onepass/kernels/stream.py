@@ -127,6 +127,7 @@ def stream_forward(
     LANED: tl.constexpr,
     X_HAT: tl.constexpr,
     NARROW: tl.constexpr,
+    IDENTITY: tl.constexpr,
     ROUND_SUM: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr,
@@ -152,13 +153,16 @@ def stream_forward(
     end = cols * ALIGN
     count = end.to(tl.float32)
 
-    mean, square = row_moments(
-        p_x, p_residual, row, lane, x_row, x_lane, residual_row, residual_lane, end,
-        CENTRED, NARROW, ROUND_SUM, 1, BLOCK, BLOCKS, EVEN, ALIGN,
-    )  # fmt: skip
+    mean = 0.0
+    rstd = 1.0
+    if not IDENTITY:
+        mean, square = row_moments(
+            p_x, p_residual, row, lane, x_row, x_lane, residual_row, residual_lane, end,
+            CENTRED, NARROW, ROUND_SUM, 1, BLOCK, BLOCKS, EVEN, ALIGN,
+        )  # fmt: skip
+        rstd = rstd_of(square, count, eps, NARROW)
     if p_mean is not None:
         tl.store(p_mean + o_stat, tl.sum(mean))
-    rstd = rstd_of(square, count, eps, NARROW)
     if p_rstd is not None:
         tl.store(p_rstd + o_stat, tl.sum(rstd))
 

@@ -82,6 +82,7 @@ def tile_forward(
     LANED: tl.constexpr,
     X_HAT: tl.constexpr,
     NARROW: tl.constexpr,
+    IDENTITY: tl.constexpr,
     ROUND_SUM: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -137,11 +138,13 @@ def tile_forward(
         mean = tl.div_rn(row_sum(total), count)
         if p_mean is not None:
             store(p_mean, o_stat, mean, m_row, ROWS > 1)
-    squares = tl.zeros((ROWS, BLOCK), tl.float32)
-    for i in tl.static_range(BLOCKS):
-        deviation = deviation_of(held[i], mean, i * BLOCK + o_block < end, CENTRED, PACKED, i == RAGGED)
-        squares += narrowed(deviation * deviation, NARROW)
-    rstd = rstd_of(row_sum(squares), count, eps, NARROW)
+    rstd = 1.0
+    if not IDENTITY:
+        squares = tl.zeros((ROWS, BLOCK), tl.float32)
+        for i in tl.static_range(BLOCKS):
+            deviation = deviation_of(held[i], mean, i * BLOCK + o_block < end, CENTRED, PACKED, i == RAGGED)
+            squares += narrowed(deviation * deviation, NARROW)
+        rstd = rstd_of(row_sum(squares), count, eps, NARROW)
     if p_rstd is not None:
         store(p_rstd, o_stat, rstd, m_row, ROWS > 1)
 

@@ -130,7 +130,7 @@ def forward_plan(problem: Problem, device: Device, centred: bool, align: int) ->
         return _tiles(problem, _batch_invariant(problem, tile, align))
     if choice.schedule == "stream":
         return Plan("stream", 1, _block(tile, problem), tile.warps, problem.rows * problem.lanes)
-    if problem.group is None:  # programs that share a row would have to wait for each other once more
+    if problem.walked:
         return _stream(problem)
     return _wide(problem, device, tile, problem.x.itemsize + _itemsize(problem.residual))
 
@@ -305,7 +305,7 @@ def _snug(tile: Tile, cols: int, align: int) -> Tile:
 
 
 def _block(tile: Tile, problem: Problem) -> int:
-    return max(problem.group or 1, min(power_of_two(problem.cols), tile.block or tile.cols))
+    return max(problem.group, min(power_of_two(problem.cols), tile.block or tile.cols))
 
 
 def _tiles(problem: Problem, tile: Tile, schedule: str = "tile") -> Plan:

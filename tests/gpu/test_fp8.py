@@ -1,0 +1,162 @@
+"""FP8 outputs on a real GPU, bit by bit against the definition: kinds, formats, presets, schedules, special values."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+import onepass
+from gpu.exact import DEVICE, assert_same_bits, random_rows, random_weight
+from onepass import Fp8
+from onepass.fp8 import definition
+
+BF16 = torch.bfloat16
+
+
+def number(value: float) -> Tensor:
+    return torch.tensor(value, device=DEVICE)
+
+
+KINDS = {
+    "scale": lambda: Fp8("static", scale=number(0.02)),
+    "divided": lambda: Fp8("static", "e5m2", scale=number(0.02), arithmetic="scale"),
+    "multiplier": lambda: Fp8("static", multiplier=number(37.0)),
+    "delayed": lambda: Fp8("delayed", multiplier=number(37.0), amax=number(0.5)),
+    "tensor": lambda: Fp8("tensor"),
+    "tensor, vllm": lambda: Fp8("tensor", like="vllm"),
+    "token": lambda: Fp8("token"),
+    "token e5m2": lambda: Fp8("token", "e5m2", power_of_two=True),
+    "token, vllm": lambda: Fp8("token", like="vllm"),
+    "block": lambda: Fp8("block"),
+    "block 64": lambda: Fp8("block", "e5m2", block=64, arithmetic="inverse", upper_bound=2.0),
+    "block, te": lambda: Fp8("block", like="transformer_engine"),
+    "block, deepgemm": lambda: Fp8("block", like="deepgemm"),
+    "block, vllm": lambda: Fp8("block", like="vllm"),
+    "mx": lambda: Fp8("mx"),
+    "mx, te": lambda: Fp8("mx", "e5m2", like="transformer_engine"),
+}
+
+#: Rows and columns, and the schedule that these take where programs may share a row.
+SHAPES = {(517, 4096): "tile", (300, 192): "tile", (131, 2880): "tile", (129, 1001): "tile", (7, 32768): "stream"}
+WIDE = {(5, 131072): "split"}
+
+
+def assert_quantized_as_defined(q: onepass.Quantized, fp8: Fp8) -> None:
+    assert q.unquantized is not None
+    expected = definition.quantize(q.unquantized, fp8)
+    for name in ("data", "scale", "data_t", "scale_t", "amax"):
+        got, wanted = getattr(q, name), getattr(expected, name)
+        assert (got is None) == (wanted is None), name
+        if got is not None:
+            assert got.shape == wanted.shape and got.dtype == wanted.dtype, name
+            one, other = (tensor.contiguous().reshape(-1).clone() for tensor in (got, wanted))
+            assert torch.equal(one.view(torch.uint8), other.view(torch.uint8)), name
+
+
+def asked(kind: str, columnwise: bool = False) -> Fp8:
+    # Rounded first, so that the output beside it says what was quantized.
+    return replace(KINDS[kind](), columnwise=columnwise, also_unquantized=True, round_first=True)
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, *WIDE], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_have_the_bits_of_the_definition(kind: str, shape: tuple[int, int]) -> None:
+    x, weight = random_rows(*shape, dtype=BF16), random_weight(shape[1], dtype=BF16)
+    plan = onepass.explain(x, weight).forward
+    assert plan is not None and plan.schedule == (SHAPES | WIDE)[shape]
+    q = onepass.rms_norm(x, weight, quantize=asked(kind))
+    assert_quantized_as_defined(q, asked(kind))
+    if shape in SHAPES and q.block is None:
+        assert q.unquantized is not None
+        assert_same_bits(q.unquantized, onepass.rms_norm(x, weight))
+
+
+@pytest.mark.parametrize("shape", [(128, 4096), (517, 2880), (129, 1001), (5, 20000)], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_both_ways_have_the_bits_of_the_definition(kind: str, shape: tuple[int, int]) -> None:
+    x, residual = (random_rows(*shape, dtype=BF16, seed=seed) for seed in (0, 1))
+    weight, bias = random_weight(shape[1], dtype=BF16), random_rows(shape[1], dtype=BF16, seed=2)
+    q = onepass.layer_norm(x, weight, bias, residual=residual, quantize=asked(kind, columnwise=True))
+    assert_quantized_as_defined(q, asked(kind, columnwise=True))
+    y, total = onepass.layer_norm(x, weight, bias, residual=residual)
+    assert q.unquantized is not None and q.residual is not None
+    torch.testing.assert_close(q.unquantized, y, rtol=2**-7, atol=2**-9)
+    assert_same_bits(q.residual, total)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_quantization_alone_sees_special_values(kind: str) -> None:
+    x = random_rows(131, 400, dtype=BF16)
+    x[3, 5:9] = torch.tensor([float("nan"), float("inf"), -0.0, 1e-30])
+    x[7], x[9, 17], x[11], x[20, :] = 0.0, 3e38, 1e-40, -0.0
+    for columnwise in (False, True):
+        fp8 = replace(KINDS[kind](), columnwise=columnwise)
+        q, expected = onepass.quantize(x, fp8), definition.quantize(x, replace(KINDS[kind](), columnwise=columnwise))
+        for name in ("data", "scale", "data_t", "scale_t"):
+            got, wanted = getattr(q, name), getattr(expected, name)
+            if got is not None:
+                values = [tensor.float() for tensor in (got, wanted)]
+                assert torch.equal(*(value.nan_to_num(nan=12345.0) for value in values)), name
+                assert torch.equal(*(value.signbit() & ~value.isnan() for value in values)), name
+
+
+@pytest.mark.parametrize("columnwise", [False, True])
+@pytest.mark.parametrize("kind", ["token", "block", "mx", "tensor"])
+def test_a_rows_bits_do_not_depend_on_its_company(kind: str, columnwise: bool) -> None:
+    """Not for a tensor's scale, which does; its output beside it."""
+    x, weight = random_rows(5000, 192, dtype=BF16), random_weight(192, dtype=BF16)
+    fp8 = Fp8(kind, columnwise=columnwise, also_unquantized=True)
+    every = onepass.rms_norm(x, weight, quantize=fp8)
+    for count in (1, 7, 300, 4096):
+        part = onepass.rms_norm(x[:count], weight, quantize=fp8)
+        assert part.unquantized is not None and every.unquantized is not None
+        assert_same_bits(part.unquantized, every.unquantized[:count])
+        if kind != "tensor":
+            assert torch.equal(part.data.view(torch.uint8), every.data[:count].view(torch.uint8))
+    again = onepass.rms_norm(x, weight, quantize=fp8)
+    assert torch.equal(again.data.view(torch.uint8), every.data.view(torch.uint8))
+
+
+@pytest.mark.parametrize("columnwise", [False, True])
+@pytest.mark.parametrize("kind", ["token", "block", "tensor"])
+def test_a_graph_replays_it(kind: str, columnwise: bool) -> None:
+    x, weight = random_rows(256, 4096, dtype=BF16), random_weight(4096, dtype=BF16)
+    fp8 = Fp8(kind, columnwise=columnwise)
+    onepass.rms_norm(x, weight, quantize=fp8)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        q = onepass.rms_norm(x, weight, quantize=fp8)
+    x.copy_(random_rows(256, 4096, dtype=BF16, seed=5))
+    graph.replay()
+    expected = onepass.rms_norm(x, weight, quantize=fp8)
+    assert torch.equal(q.data.view(torch.uint8), expected.data.view(torch.uint8))
+    if columnwise:
+        assert q.data_t is not None and expected.data_t is not None
+        assert torch.equal(q.data_t.view(torch.uint8), expected.data_t.view(torch.uint8))
+
+
+@pytest.mark.parametrize("kind", ["delayed", "token", "block"])
+def test_a_compiled_step_gives_the_same(kind: str) -> None:
+    torch._dynamo.reset()
+    x, weight = random_rows(64, 2048, dtype=BF16), random_weight(2048, dtype=BF16).requires_grad_()
+    fp8, again = (replace(KINDS[kind](), columnwise=True) for _ in range(2))
+    q = torch.compile(lambda x: onepass.rms_norm(x, weight, quantize=fp8), fullgraph=True)(x)
+    expected = onepass.rms_norm(x, weight, quantize=again)
+    assert torch.equal(q.data.view(torch.uint8), expected.data.view(torch.uint8))
+    gradient = random_rows(64, 2048, dtype=torch.float32, seed=3)
+    (got,) = torch.autograd.grad(q.dequantize(), weight, gradient)
+    (wanted,) = torch.autograd.grad(expected.dequantize(), weight, gradient)
+    assert_same_bits(got, wanted)
+
+
+def test_it_feeds_scaled_mm() -> None:
+    x, weight = random_rows(64, 512, dtype=BF16), random_weight(512, dtype=BF16)
+    matrix = random_rows(256, 512, dtype=BF16, seed=7)
+    for kind in ("tensor", "token"):
+        q = onepass.rms_norm(x, weight, quantize=Fp8(kind, also_unquantized=True))
+        other = onepass.quantize(matrix, Fp8(kind))
+        scale_b = other.scale if kind == "tensor" else other.scale.t()
+        product = torch._scaled_mm(q.data, other.data.t(), q.scale, scale_b, out_dtype=BF16)
+        expected = q.dequantize() @ other.dequantize().t()
+        torch.testing.assert_close(product.float(), expected, rtol=2**-6, atol=0.05)
