@@ -181,10 +181,13 @@ class QuantizedForward(Forward):
             None if ready else torch.int32,
         )  # fmt: skip
         rounded = norm.round_residual and problem.sum is not None
+        tile = planner.thresholds().columnwise_tile
+        # Groups of 64 or 32 rows are quantized as they are found, those of 128 by parts too.
+        part = tile.block if fp8.block is None or fp8.block == tile.rows else max(tile.block or 0, fp8.block)
         constants = switches(norm, problem) | {
             "IDENTITY": norm.identity, "ROUND_SUM": problem.sum if rounded else None,
             "ROWS": plan.rows, "BLOCK": plan.block, "BLOCKS": plan.blocks, "EVEN": problem.cols % plan.block == 0,
-            "COLS": planner.thresholds().columnwise_tile.cols, "ALIGN": align, "READY": ready,
+            "COLS": tile.cols, "PART": part, "ALIGN": align, "READY": ready,
             "WORDS": words, "TRANSPOSED": fp8.columnwise_order != "rows",
         }  # fmt: skip
         (x, residual, _), cols = self.layout.strides, problem.cols // align

@@ -5,8 +5,8 @@ statistics of a few rows, others quantize tiles of 128 rows. They draw tickets, 
 a block of rows come a few blocks before its tiles: so a tile waits for programs that began before it, hardly ever for
 long, and finds in the L2 what these read from memory. It is not a matter of how many programs run at the same time.
 
-A tile is held as four blocks of 32 rows, each with every fourth row, so that four rows of a column lie in one thread:
-their bytes are one word, and the transpose moves words.
+Rows are held in four blocks, each with every fourth row, so that four rows of a column lie in one thread: their bytes
+are one word, and the transpose moves words.
 """
 
 import triton
@@ -20,10 +20,13 @@ from onepass.kernels.parts import (
     lane_and_row,
     load_affine,
     load_sum,
+    narrowed,
     row_start,
+    row_sum,
     rstd_of,
     scale_and_shift,
     store_row,
+    wide,
 )
 from onepass.kernels.quantize import (
     bits_of_magnitude,
@@ -40,8 +43,8 @@ from onepass.kernels.stream import row_moments
 
 #: Rows of a tile: the longest group down a column.
 TILE = tl.constexpr(128)
-#: Of which a thread has four of the same column side by side.
-QUARTER = tl.constexpr(32)
+#: Blocks of a row that are held for its statistics; more are walked.
+MOST_HELD = tl.constexpr(8)
 
 WAIT_FOR_COUNT = tl.constexpr(
     """{
@@ -64,6 +67,36 @@ def wait_for_count(p_count, count):
 
 
 @triton.jit
+def held_moments(
+    p_x, p_residual, row, lane, x_row, x_lane, residual_row, residual_lane, end,
+    CENTRED: tl.constexpr, NARROW: tl.constexpr, ROUND_SUM: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, EVEN: tl.constexpr, ALIGN: tl.constexpr,
+):  # fmt: skip
+    """As row_moments, of rows that are held, with all their loads in flight at once; as in tile.py."""
+    RAGGED: tl.constexpr = -1 if EVEN else BLOCKS - 1
+    o_block = tl.arange(0, BLOCK)[None, :]
+    held = ()
+    for i in tl.static_range(BLOCKS):
+        o_col = i * BLOCK + o_block
+        h = load_sum(
+            p_x, p_residual, row, lane, o_col, o_col < end, x_row, x_lane, residual_row, residual_lane,
+            NARROW, ROUND_SUM, i == RAGGED, ALIGN, KEPT,
+        )  # fmt: skip
+        held = held + (h,)  # noqa: RUF005
+    mean = 0.0
+    if CENTRED:
+        total = tl.zeros((ROWS, BLOCK), tl.float32)
+        for i in tl.static_range(BLOCKS):
+            total += wide(held[i], False)
+        mean = tl.div_rn(row_sum(total), end.to(tl.float32))
+    squares = tl.zeros((ROWS, BLOCK), tl.float32)
+    for i in tl.static_range(BLOCKS):
+        deviation = deviation_of(held[i], mean, i * BLOCK + o_block < end, CENTRED, False, i == RAGGED)
+        squares += narrowed(deviation * deviation, NARROW)
+    return mean, row_sum(squares)
+
+
+@triton.jit
 def statistics_of_rows(
     p_x, p_residual, p_weight, p_bias, p_mean, p_rstd, p_factor, p_scale, first, rows, lanes, end, x_row, x_lane,
     residual_row, residual_lane, affine_lane, scale_row, eps, offset, floor, upper, largest, inverse,
@@ -78,10 +111,16 @@ def statistics_of_rows(
     mean = 0.0
     rstd = 1.0
     if not IDENTITY:
-        mean, square = row_moments(
-            p_x, p_residual, row, lane, x_row, x_lane, residual_row, residual_lane, end,
-            CENTRED, NARROW, ROUND_SUM, ROWS, BLOCK, BLOCKS, EVEN, ALIGN,
-        )  # fmt: skip
+        if BLOCKS <= MOST_HELD:
+            mean, square = held_moments(
+                p_x, p_residual, row, lane, x_row, x_lane, residual_row, residual_lane, end,
+                CENTRED, NARROW, ROUND_SUM, ROWS, BLOCK, BLOCKS, EVEN, ALIGN,
+            )  # fmt: skip
+        else:
+            mean, square = row_moments(
+                p_x, p_residual, row, lane, x_row, x_lane, residual_row, residual_lane, end,
+                CENTRED, NARROW, ROUND_SUM, ROWS, BLOCK, BLOCKS, EVEN, ALIGN,
+            )  # fmt: skip
         rstd = rstd_of(square, end.to(tl.float32), eps, NARROW)
         tl.store(p_rstd + flat, rstd)
     if CENTRED:
@@ -159,6 +198,7 @@ def columnwise_forward(
     BLOCKS: tl.constexpr,
     EVEN: tl.constexpr,
     COLS: tl.constexpr,
+    PART: tl.constexpr,
     ALIGN: tl.constexpr,
     READY: tl.constexpr,
     WORDS: tl.constexpr,
@@ -210,7 +250,7 @@ def columnwise_forward(
             p_columns, p_column_scale, block, tile * COLS, x_row, x_lane, residual_row, residual_lane, y_row,
             scale_row, column_row, column_scale_row, affine_lane, scale_group, column_scale_group,
             rows, lanes, end, offset, factor, floor, upper, largest, inverse,
-            CENTRED, SHIFTED, LANED, X_HAT, NARROW, IDENTITY, ROUND_SUM, COLS, ALIGN, WORDS, TRANSPOSED,
+            CENTRED, SHIFTED, LANED, X_HAT, NARROW, IDENTITY, ROUND_SUM, COLS, PART, ALIGN, WORDS, TRANSPOSED,
             KIND, GROUP, ROUND, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
         )  # fmt: skip
 
@@ -222,37 +262,110 @@ def quantize_tile(
     scale_row, column_row, column_scale_row, affine_lane, scale_group, column_scale_group,
     rows, lanes, end, offset, factor, floor, upper, largest, inverse,
     CENTRED: tl.constexpr, SHIFTED: tl.constexpr, LANED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr,
-    IDENTITY: tl.constexpr, ROUND_SUM: tl.constexpr, COLS: tl.constexpr, ALIGN: tl.constexpr,
+    IDENTITY: tl.constexpr, ROUND_SUM: tl.constexpr, COLS: tl.constexpr, PART: tl.constexpr, ALIGN: tl.constexpr,
     WORDS: tl.constexpr, TRANSPOSED: tl.constexpr,
     KIND: tl.constexpr, GROUP: tl.constexpr, ROUND: tl.constexpr, BOUNDED: tl.constexpr, ARITHMETIC: tl.constexpr,
     POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr, SWIZZLED: tl.constexpr,
 ):  # fmt: skip
-    """128 rows from `block` · 128 on and COLS columns from `first` on, both ways."""
+    """128 rows from `block` · 128 on and COLS columns from `first` on, both ways, PART rows at a time.
+
+    Groups of columns that are longer than a part are known when all parts were seen. Then parts are loaded again,
+    from the nearest cache.
+    """
     DIVIDES: tl.constexpr = ARITHMETIC == "scale"
     FORMAT: tl.constexpr = p_q.dtype.element_ty
     MERGED: tl.constexpr = p_amax is not None and KIND != "tensor"
+    AGAIN: tl.constexpr = KIND == "group" and GROUP > PART
+    QUARTER: tl.constexpr = PART // 4
     o_col = first + tl.arange(0, COLS)[None, :]
     m_col = o_col < end
-    quarter = block * TILE + 4 * tl.arange(0, QUARTER)[:, None]
+    weight = 0.0
+    bias = 0.0
+    if not LANED:
+        weight = load_affine(p_weight, o_col, m_col, True)
+        bias = load_affine(p_bias, o_col, m_col, True)
+    top = tl.zeros((QUARTER, COLS), tl.int32)
+    for part in range(TILE // PART):
+        quarter = block * TILE + part * PART + 4 * tl.arange(0, QUARTER)[:, None]
+        values = values_of_part(
+            p_x, p_residual, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd, weight, bias, quarter, o_col, x_row, x_lane,
+            residual_row, residual_lane, y_row, affine_lane, rows, lanes, end, offset, CENTRED, SHIFTED, LANED, X_HAT,
+            NARROW, IDENTITY, ROUND_SUM, ROUND, ALIGN, KEPT if AGAIN else PASSING, True,
+        )  # fmt: skip
+        ready = ()
+        for k in tl.static_range(4):
+            flat = quarter + k
+            m_row = flat < rows
+            if KIND == "row":
+                factor = tl.load(p_factor + flat, mask=m_row, other=0.0, cache_modifier=".cg")
+            store_quantized(
+                p_q, row_start(flat, lanes * 0, y_row, 0, ALIGN) + o_col, p_scale, flat.to(tl.int64), scale_row,
+                scale_group, values[k], m_row & m_col, m_row, first, end, factor, floor, upper, largest, inverse,
+                KIND, GROUP, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, True, QUARTER, COLS,
+            )  # fmt: skip
+            if MERGED or KIND == "group":
+                top = tl.maximum(top, bits_of_magnitude(values[k]))
+            if KIND == "group":
+                ready = ready + (values[k],)  # noqa: RUF005
+            else:
+                ready = ready + (scaled(values[k], factor, DIVIDES, KIND == "given"),)  # noqa: RUF005
+        if not AGAIN:
+            if KIND == "group":
+                down = factors_down(
+                    p_column_scale, top, block * TILE + part * PART, o_col, column_scale_row, column_scale_group, rows,
+                    end, floor, upper, largest, inverse, GROUP, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
+                    PART // GROUP, COLS,
+                )  # fmt: skip
+                ready = scaled_by(ready, down, DIVIDES)
+                top = tl.zeros((QUARTER, COLS), tl.int32)
+            word = word_of(ready[0], ready[1], ready[2], ready[3], largest, FORMAT)
+            store_words(word, p_columns, quarter, o_col, rows, end, column_row, WORDS, TRANSPOSED)
+    if MERGED:
+        merge_amax(p_amax, top)
+    if AGAIN:
+        # A part holds rows of one group alone, and GROUP // PART parts make a group: here all of them, or half.
+        tl.static_assert(GROUP == TILE)
+        down = factors_down(
+            p_column_scale, top, block * TILE, o_col, column_scale_row, column_scale_group, rows, end,
+            floor, upper, largest, inverse, GROUP, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, 1, COLS,
+        )  # fmt: skip
+        for part in range(TILE // PART):
+            quarter = block * TILE + part * PART + 4 * tl.arange(0, QUARTER)[:, None]
+            values = values_of_part(
+                p_x, p_residual, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd, weight, bias, quarter, o_col, x_row,
+                x_lane, residual_row, residual_lane, y_row, affine_lane, rows, lanes, end, offset, CENTRED, SHIFTED,
+                LANED, X_HAT, NARROW, IDENTITY, ROUND_SUM, ROUND, ALIGN, PASSING, False,
+            )  # fmt: skip
+            ready = scaled_by(values, down, DIVIDES)
+            word = word_of(ready[0], ready[1], ready[2], ready[3], largest, FORMAT)
+            store_words(word, p_columns, quarter, o_col, rows, end, column_row, WORDS, TRANSPOSED)
 
-    # All loads first: they are what a tile waits for.
+
+@triton.jit
+def values_of_part(
+    p_x, p_residual, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd, weight, bias, quarter, o_col, x_row, x_lane,
+    residual_row, residual_lane, y_row, affine_lane, rows, lanes, end, offset,
+    CENTRED: tl.constexpr, SHIFTED: tl.constexpr, LANED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr,
+    IDENTITY: tl.constexpr, ROUND_SUM: tl.constexpr, ROUND: tl.constexpr, ALIGN: tl.constexpr, HINT: tl.constexpr,
+    STORED: tl.constexpr,
+):  # fmt: skip
+    """What is quantized, of rows `quarter` to `quarter` + 3. STORED: what is wanted beside it is written too."""
+    m_col = o_col < end
+    # All loads first: they are what a program waits for.
     held = ()
     for k in tl.static_range(4):
         flat = quarter + k
         lane, row = lane_and_row(flat, lanes, LANED)
         h = load_sum(
             p_x, p_residual, row, lane, o_col, (flat < rows) & m_col, x_row, x_lane, residual_row, residual_lane,
-            NARROW, ROUND_SUM, True, ALIGN, PASSING,
+            NARROW, ROUND_SUM, True, ALIGN, HINT,
         )  # fmt: skip
         held = held + (h,)  # noqa: RUF005
-    top = tl.zeros((QUARTER, COLS), tl.int32)
     values = ()
     for k in tl.static_range(4):
         flat = quarter + k
         m_row = flat < rows
         m = m_row & m_col
-        lane, row = lane_and_row(flat, lanes, LANED)
-        o_y = row_start(flat, lane * 0, y_row, 0, ALIGN) + o_col
         # What others wrote in this launch is in the L2.
         rstd = 1.0
         if not IDENTITY:
@@ -260,49 +373,51 @@ def quantize_tile(
         mean = 0.0
         if CENTRED:
             mean = tl.load(p_mean + flat, mask=m_row, other=0.0, cache_modifier=".cg")
-        if p_sum is not None:
-            store_row(p_sum, o_y, held[k], m, True)
-        o_affine = lane * affine_lane * ALIGN + o_col
+        if LANED:
+            lane, row = lane_and_row(flat, lanes, LANED)
+            o_affine = lane * affine_lane * ALIGN + o_col
+            weight = load_affine(p_weight, o_affine, m, True)
+            bias = load_affine(p_bias, o_affine, m, True)
         y = scale_and_shift(
-            deviation_of(held[k], mean, m, CENTRED, False, True), rstd,
-            load_affine(p_weight, o_affine, m, True), load_affine(p_bias, o_affine, m, True), offset,
+            deviation_of(held[k], mean, m, CENTRED, False, True), rstd, weight, bias, offset,
             p_weight is not None, p_bias is not None, SHIFTED, X_HAT, NARROW, False,
         )  # fmt: skip
-        if p_y is not None:
-            store_row(p_y, o_y, y, m, True)
-        y = rounded(y, m, ROUND, True)
-        if KIND == "row":
-            factor = tl.load(p_factor + flat, mask=m_row, other=0.0, cache_modifier=".cg")
-        store_quantized(
-            p_q, o_y, p_scale, flat.to(tl.int64), scale_row, scale_group, y, m, m_row, first, end, factor,
-            floor, upper, largest, inverse, KIND, GROUP, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
-            True, QUARTER, COLS,
-        )  # fmt: skip
-        if MERGED or KIND == "group":
-            top = tl.maximum(top, bits_of_magnitude(y))
-        if KIND == "group":
-            values = values + (y,)  # noqa: RUF005
-        else:
-            values = values + (scaled(y, factor, DIVIDES, KIND == "given"),)  # noqa: RUF005
-    if MERGED:
-        merge_amax(p_amax, top)
+        if STORED:
+            o_y = row_start(flat, lanes * 0, y_row, 0, ALIGN) + o_col
+            if p_sum is not None:
+                store_row(p_sum, o_y, held[k], m, True)
+            if p_y is not None:
+                store_row(p_y, o_y, y, m, True)
+        values = values + (rounded(y, m, ROUND, True),)  # noqa: RUF005
+    return values
 
-    if KIND == "group":
-        GROUPS: tl.constexpr = TILE // GROUP
-        bits = tl.max(tl.reshape(top, (GROUPS, QUARTER // GROUPS, COLS)), axis=1, keep_dims=True)
-        scale, down = steps_from(bits, floor, upper, largest, inverse, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0)
-        group = block * GROUPS + tl.arange(0, GROUPS)[:, None]
-        o_scale = scale_place(o_col.to(tl.int64), group, column_scale_row, column_scale_group, SWIZZLED)
-        tl.store(p_column_scale + o_scale, tl.reshape(scale, (GROUPS, COLS)), mask=m_col & (group * GROUP < rows))
-        spread = tl.broadcast_to(down, (GROUPS, QUARTER // GROUPS, COLS))
-        down = tl.reshape(spread, (QUARTER, COLS))
-        scaled_values = ()
-        for k in tl.static_range(4):
-            scaled_values = scaled_values + (scaled(values[k], down, DIVIDES, False),)  # noqa: RUF005
-        values = scaled_values
 
-    word = word_of(values[0], values[1], values[2], values[3], largest, FORMAT)
-    store_words(word, p_columns, quarter, o_col, rows, end, column_row, WORDS, TRANSPOSED)
+@triton.jit
+def factors_down(
+    p_column_scale, top, first_row, o_col, column_scale_row, column_scale_group, rows, end, floor, upper, largest,
+    inverse, GROUP: tl.constexpr, BOUNDED: tl.constexpr, ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr,
+    E8M0: tl.constexpr, SWIZZLED: tl.constexpr, GROUPS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """Scales of GROUPS groups of each column, stored, and what the values of their rows meet; `top` is over fours of rows."""
+    QUARTER: tl.constexpr = top.shape[0]
+    bits = tl.max(tl.reshape(top, (GROUPS, QUARTER // GROUPS, COLS)), axis=1, keep_dims=True)
+    scale, down = steps_from(bits, floor, upper, largest, inverse, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0)
+    group = first_row // GROUP + tl.arange(0, GROUPS)[:, None]
+    o_scale = scale_place(o_col.to(tl.int64), group, column_scale_row, column_scale_group, SWIZZLED)
+    m = (o_col < end) & (group * GROUP < rows)
+    tl.store(p_column_scale + o_scale, tl.reshape(scale, (GROUPS, COLS)), mask=m)
+    if GROUPS == 1:
+        return tl.reshape(down, (1, COLS))
+    else:
+        return tl.reshape(tl.broadcast_to(down, (GROUPS, QUARTER // GROUPS, COLS)), (QUARTER, COLS))
+
+
+@triton.jit
+def scaled_by(values, factor, DIVIDES: tl.constexpr):
+    results = ()
+    for k in tl.static_range(4):
+        results = results + (scaled(values[k], factor, DIVIDES, False),)  # noqa: RUF005
+    return results
 
 
 @triton.jit
@@ -331,9 +446,9 @@ def transpose_bytes(p_x, p_columns, rows, cols, COLS: tl.constexpr, WORDS: tl.co
     end = cols * ALIGN
     tiles = tl.cdiv(end, COLS)
     o_col = tl.program_id(0) % tiles * COLS + tl.arange(0, COLS)[None, :]
-    quarter = tl.program_id(0) // tiles * TILE + 4 * tl.arange(0, QUARTER)[:, None]
+    quarter = tl.program_id(0) // tiles * TILE + 4 * tl.arange(0, TILE // 4)[:, None]
     m_col = o_col < end
-    word = tl.zeros((QUARTER, COLS), tl.int32)
+    word = tl.zeros((TILE // 4, COLS), tl.int32)
     for k in tl.static_range(4):
         flat = quarter + k
         byte = tl.load(p_x + flat.to(tl.int64) * end + o_col, mask=(flat < rows) & m_col, other=0)

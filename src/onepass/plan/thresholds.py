@@ -172,7 +172,8 @@ class Thresholds:
     #: FP8 both ways: what a program for statistics holds at once, rows times columns, and how many rows at most.
     columnwise_block: int = 4096
     columnwise_rows: int = 16
-    columnwise_tile: Tile = Tile(128, 128, 8)
+    #: Tiles of so many rows and columns, of which a program holds `block` rows at a time.
+    columnwise_tile: Tile = Tile(128, 128, 8, block=32)
     #: Statistics are so far ahead of the tiles that need them, in bytes of input, of which the L2 keeps two thirds.
     columnwise_ahead: int = 24 << 20
 
