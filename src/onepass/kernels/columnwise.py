@@ -296,11 +296,12 @@ def quantize_tile(
         for k in tl.static_range(4):
             flat = quarter + k
             m_row = flat < rows
+            by = factor
             if KIND == "row":
-                factor = tl.load(p_factor + flat, mask=m_row, other=0.0, cache_modifier=".cg")
+                by = tl.load(p_factor + flat, mask=m_row, other=0.0, cache_modifier=".cg")
             store_quantized(
                 p_q, row_start(flat, lanes * 0, y_row, 0, ALIGN) + o_col, p_scale, flat.to(tl.int64), scale_row,
-                scale_group, values[k], m_row & m_col, m_row, first, end, factor, floor, upper, largest, inverse,
+                scale_group, values[k], m_row & m_col, m_row, first, end, by, floor, upper, largest, inverse,
                 KIND, GROUP, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, True, QUARTER, COLS,
             )  # fmt: skip
             if MERGED or KIND == "group":
@@ -308,7 +309,7 @@ def quantize_tile(
             if KIND == "group":
                 ready = ready + (values[k],)  # noqa: RUF005
             else:
-                ready = ready + (scaled(values[k], factor, DIVIDES, KIND == "given"),)  # noqa: RUF005
+                ready = ready + (scaled(values[k], by, DIVIDES, KIND == "given"),)  # noqa: RUF005
         if not AGAIN:
             if KIND == "group":
                 down = factors_down(
@@ -398,7 +399,7 @@ def factors_down(
     inverse, GROUP: tl.constexpr, BOUNDED: tl.constexpr, ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr,
     E8M0: tl.constexpr, SWIZZLED: tl.constexpr, GROUPS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """Scales of GROUPS groups of each column, stored, and what the values of their rows meet; `top` is over fours of rows."""
+    """Scales of GROUPS groups of each column, stored, and what values meet. `top` is the amax of each four rows."""
     QUARTER: tl.constexpr = top.shape[0]
     bits = tl.max(tl.reshape(top, (GROUPS, QUARTER // GROUPS, COLS)), axis=1, keep_dims=True)
     scale, down = steps_from(bits, floor, upper, largest, inverse, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0)
