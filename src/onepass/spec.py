@@ -63,6 +63,7 @@ class Problem:
     residual: torch.dtype | None = None
     sum: torch.dtype | None = None
     per_lane: bool = False
+    quantized: bool = False  # the output is FP8
     group: int = 1  # columns that share an FP8 scale, which no block may cut
     walked: bool = False  # programs are not to share a row, however wide it is
 

@@ -39,7 +39,8 @@ class QuantizedForward(Forward):
     def __init__(self, norm: Norm, problem: Problem, x: Tensor, residual: Tensor | None, fp8: Fp8) -> None:
         # For a scale of the row, programs that share it would have to wait once more; without a norm, for nothing.
         walked = fp8.scaling == "token" or norm.identity
-        super().__init__(norm, replace(problem, group=fp8.block or 1, walked=walked), x, residual)
+        asked = replace(problem, quantized=True, group=fp8.block or 1, walked=walked)
+        super().__init__(norm, asked, x, residual)
         self.fp8 = fp8
         self.has_y = fp8.also_unquantized
         if fp8.columnwise and self.problem.lanes > 1 and not problem.per_lane:

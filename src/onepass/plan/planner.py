@@ -144,6 +144,10 @@ def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
             return Choice("tile", odd)
     # A sum with the residual is held in fp32.
     held = problem.x.itemsize if problem.residual is None else 4
+    if problem.quantized and held == 2 and not centred and align >= 8 and problem.cols >= t.quantized_from:
+        tile = _fitting(t.grouped_tiles if problem.group > 1 else t.quantized_tiles, problem.cols)
+        if tile is not None:
+            return Choice("tile", _snug(tile, problem.cols, align))
     tile = _fitting(t.centred_forward_tiles if centred else t.forward_tiles, problem.cols * held // 2)
     if tile is None and held == 4 and not centred:
         tile = _fitting((t.wide_forward_tile,), problem.cols * 2)
@@ -237,6 +241,7 @@ def signature(direction: str, problem: Problem, centred: bool, align: int) -> st
     dtypes = (problem.x, problem.y, problem.weight, problem.bias, problem.residual, total)
     names = " ".join("-" if dtype is None else str(dtype).removeprefix("torch.") for dtype in dtypes)
     heads = " heads" if problem.per_lane else ""
+    heads += f" fp8 by {problem.group}" if problem.quantized and direction == "forward" else ""
     return f"{'layer_norm' if centred else 'rms_norm'} {direction} {problem.cols} {names} align{align}{heads}"
 
 
