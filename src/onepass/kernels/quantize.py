@@ -182,11 +182,26 @@ def converted_by_hand(values, FORMAT: tl.constexpr):
     return tl.where(magnitude > INFINITY_BITS, 0x7F, code).to(tl.uint8).to(FORMAT, bitcast=True)
 
 
+#: Two values at once: left alone, the compiler rounds them one by one, with an instruction that is a quarter as fast
+#: (235 us against 257 for tiles of 1 x 128 both ways, at 32,768 x 4,096).
+ROUND_TO_BF16 = tl.constexpr("cvt.rn.bf16x2.f32 $0, $2, $1;")
+ROUND_TO_FP16 = tl.constexpr("cvt.rn.f16x2.f32 $0, $2, $1;")
+
+
 @triton.jit
 def rounded(values, m, ROUND: tl.constexpr, MASKED: tl.constexpr):
     """What is quantized; zero outside the row, where a bias or a mean may have left something."""
     if ROUND is not None:
-        values = values.to(ROUND).to(tl.float32)
+        if INTERPRETED or ROUND is tl.float32:
+            values = values.to(ROUND).to(tl.float32)
+        elif ROUND is tl.bfloat16:
+            values = tl.inline_asm_elementwise(
+                ROUND_TO_BF16, "=r,f,f", [values], dtype=tl.bfloat16, is_pure=True, pack=2
+            ).to(tl.float32)  # fmt: skip
+        else:
+            values = tl.inline_asm_elementwise(
+                ROUND_TO_FP16, "=r,f,f", [values], dtype=tl.float16, is_pure=True, pack=2
+            ).to(tl.float32)  # fmt: skip
     if MASKED:
         values = tl.where(m, values, 0.0)
     return values
