@@ -188,7 +188,7 @@ class QuantizedForward(Forward):
         constants = switches(norm, problem) | {
             "IDENTITY": norm.identity, "ROUND_SUM": problem.sum if rounded else None,
             "ROWS": plan.rows, "BLOCK": plan.block, "BLOCKS": plan.blocks, "EVEN": problem.cols % plan.block == 0,
-            "COLS": tile.cols, "PART": part, "ALIGN": align, "READY": ready,
+            "COLS": tile.cols, "PART": part, "RAGGED": problem.cols % tile.cols != 0, "ALIGN": align, "READY": ready,
             "WORDS": words, "TRANSPOSED": fp8.columnwise_order != "rows",
         }  # fmt: skip
         (x, residual, _), cols = self.layout.strides, problem.cols // align

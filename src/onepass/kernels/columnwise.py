@@ -17,6 +17,7 @@ from onepass.kernels.parts import (
     KEPT,
     PASSING,
     deviation_of,
+    inside,
     lane_and_row,
     load_affine,
     load_sum,
@@ -199,6 +200,7 @@ def columnwise_forward(
     EVEN: tl.constexpr,
     COLS: tl.constexpr,
     PART: tl.constexpr,
+    RAGGED: tl.constexpr,
     ALIGN: tl.constexpr,
     READY: tl.constexpr,
     WORDS: tl.constexpr,
@@ -212,8 +214,9 @@ def columnwise_forward(
     E8M0: tl.constexpr,
     SWIZZLED: tl.constexpr,
 ):
-    """READY: the statistics are there. WORDS: four rows begin at a multiple of four bytes in the transpose.
+    """READY: the statistics are there. RAGGED: columns do not fill the last tile.
 
+    WORDS: four rows begin at a multiple of four bytes in the transpose.
     TRANSPOSED: it lies as rows of the transpose; else as the untransposed tensor would.
     """
     PARTS: tl.constexpr = TILE // ROWS  # programs that find the statistics of a block of rows
@@ -250,8 +253,8 @@ def columnwise_forward(
             p_columns, p_column_scale, block, tile * COLS, x_row, x_lane, residual_row, residual_lane, y_row,
             scale_row, column_row, column_scale_row, affine_lane, scale_group, column_scale_group,
             rows, lanes, end, offset, factor, floor, upper, largest, inverse,
-            CENTRED, SHIFTED, LANED, X_HAT, NARROW, IDENTITY, ROUND_SUM, COLS, PART, ALIGN, WORDS, TRANSPOSED,
-            KIND, GROUP, ROUND, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
+            CENTRED, SHIFTED, LANED, X_HAT, NARROW, IDENTITY, ROUND_SUM, COLS, PART, RAGGED, ALIGN,
+            WORDS, TRANSPOSED, KIND, GROUP, ROUND, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
         )  # fmt: skip
 
 
@@ -262,8 +265,8 @@ def quantize_tile(
     scale_row, column_row, column_scale_row, affine_lane, scale_group, column_scale_group,
     rows, lanes, end, offset, factor, floor, upper, largest, inverse,
     CENTRED: tl.constexpr, SHIFTED: tl.constexpr, LANED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr,
-    IDENTITY: tl.constexpr, ROUND_SUM: tl.constexpr, COLS: tl.constexpr, PART: tl.constexpr, ALIGN: tl.constexpr,
-    WORDS: tl.constexpr, TRANSPOSED: tl.constexpr,
+    IDENTITY: tl.constexpr, ROUND_SUM: tl.constexpr, COLS: tl.constexpr, PART: tl.constexpr, RAGGED: tl.constexpr,
+    ALIGN: tl.constexpr, WORDS: tl.constexpr, TRANSPOSED: tl.constexpr,
     KIND: tl.constexpr, GROUP: tl.constexpr, ROUND: tl.constexpr, BOUNDED: tl.constexpr, ARITHMETIC: tl.constexpr,
     POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr, SWIZZLED: tl.constexpr,
 ):  # fmt: skip
@@ -282,15 +285,15 @@ def quantize_tile(
     weight = 0.0
     bias = 0.0
     if not LANED:
-        weight = load_affine(p_weight, o_col, m_col, True)
-        bias = load_affine(p_bias, o_col, m_col, True)
+        weight = load_affine(p_weight, o_col, m_col, RAGGED)
+        bias = load_affine(p_bias, o_col, m_col, RAGGED)
     top = tl.zeros((QUARTER, COLS), tl.int32)
     for part in range(TILE // PART):
         quarter = block * TILE + part * PART + 4 * tl.arange(0, QUARTER)[:, None]
         values = values_of_part(
             p_x, p_residual, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd, weight, bias, quarter, o_col, x_row, x_lane,
             residual_row, residual_lane, y_row, affine_lane, rows, lanes, end, offset, CENTRED, SHIFTED, LANED, X_HAT,
-            NARROW, IDENTITY, ROUND_SUM, ROUND, ALIGN, KEPT if AGAIN else PASSING, True,
+            NARROW, IDENTITY, ROUND_SUM, ROUND, RAGGED, ALIGN, KEPT if AGAIN else PASSING, True,
         )  # fmt: skip
         ready = ()
         for k in tl.static_range(4):
@@ -299,9 +302,10 @@ def quantize_tile(
             by = factor
             if KIND == "row":
                 by = tl.load(p_factor + flat, mask=m_row, other=0.0, cache_modifier=".cg")
+            m = inside(m_row, o_col, end, RAGGED)
             store_quantized(
                 p_q, row_start(flat, lanes * 0, y_row, 0, ALIGN) + o_col, p_scale, flat.to(tl.int64), scale_row,
-                scale_group, values[k], m_row & m_col, m_row, first, end, by, floor, upper, largest, inverse,
+                scale_group, values[k], m, m_row, first, end, by, floor, upper, largest, inverse,
                 KIND, GROUP, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, True, QUARTER, COLS,
             )  # fmt: skip
             if MERGED or KIND == "group":
@@ -320,7 +324,7 @@ def quantize_tile(
                 ready = scaled_by(ready, down, DIVIDES)
                 top = tl.zeros((QUARTER, COLS), tl.int32)
             word = word_of(ready[0], ready[1], ready[2], ready[3], largest, FORMAT)
-            store_words(word, p_columns, quarter, o_col, rows, end, column_row, WORDS, TRANSPOSED)
+            store_words(word, p_columns, quarter, o_col, rows, end, column_row, RAGGED, WORDS, TRANSPOSED)
     if MERGED:
         merge_amax(p_amax, top)
     if AGAIN:
@@ -335,11 +339,11 @@ def quantize_tile(
             values = values_of_part(
                 p_x, p_residual, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd, weight, bias, quarter, o_col, x_row,
                 x_lane, residual_row, residual_lane, y_row, affine_lane, rows, lanes, end, offset, CENTRED, SHIFTED,
-                LANED, X_HAT, NARROW, IDENTITY, ROUND_SUM, ROUND, ALIGN, PASSING, False,
+                LANED, X_HAT, NARROW, IDENTITY, ROUND_SUM, ROUND, RAGGED, ALIGN, PASSING, False,
             )  # fmt: skip
             ready = scaled_by(values, down, DIVIDES)
             word = word_of(ready[0], ready[1], ready[2], ready[3], largest, FORMAT)
-            store_words(word, p_columns, quarter, o_col, rows, end, column_row, WORDS, TRANSPOSED)
+            store_words(word, p_columns, quarter, o_col, rows, end, column_row, RAGGED, WORDS, TRANSPOSED)
 
 
 @triton.jit
@@ -347,18 +351,18 @@ def values_of_part(
     p_x, p_residual, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd, weight, bias, quarter, o_col, x_row, x_lane,
     residual_row, residual_lane, y_row, affine_lane, rows, lanes, end, offset,
     CENTRED: tl.constexpr, SHIFTED: tl.constexpr, LANED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr,
-    IDENTITY: tl.constexpr, ROUND_SUM: tl.constexpr, ROUND: tl.constexpr, ALIGN: tl.constexpr, HINT: tl.constexpr,
-    STORED: tl.constexpr,
+    IDENTITY: tl.constexpr, ROUND_SUM: tl.constexpr, ROUND: tl.constexpr, RAGGED: tl.constexpr, ALIGN: tl.constexpr,
+    HINT: tl.constexpr, STORED: tl.constexpr,
 ):  # fmt: skip
     """What is quantized, of rows `quarter` to `quarter` + 3. STORED: what is wanted beside it is written too."""
-    m_col = o_col < end
     # All loads first: they are what a program waits for.
     held = ()
     for k in tl.static_range(4):
         flat = quarter + k
         lane, row = lane_and_row(flat, lanes, LANED)
         h = load_sum(
-            p_x, p_residual, row, lane, o_col, (flat < rows) & m_col, x_row, x_lane, residual_row, residual_lane,
+            p_x, p_residual, row, lane, o_col, inside(flat < rows, o_col, end, RAGGED), x_row, x_lane,
+            residual_row, residual_lane,
             NARROW, ROUND_SUM, True, ALIGN, HINT,
         )  # fmt: skip
         held = held + (h,)  # noqa: RUF005
@@ -366,7 +370,7 @@ def values_of_part(
     for k in tl.static_range(4):
         flat = quarter + k
         m_row = flat < rows
-        m = m_row & m_col
+        m = inside(m_row, o_col, end, RAGGED)
         # What others wrote in this launch is in the L2.
         rstd = 1.0
         if not IDENTITY:
@@ -422,12 +426,13 @@ def scaled_by(values, factor, DIVIDES: tl.constexpr):
 
 
 @triton.jit
-def store_words(word, p, quarter, o_col, rows, cols, step, WORDS: tl.constexpr, TRANSPOSED: tl.constexpr):
+def store_words(
+    word, p, quarter, o_col, rows, end, step, RAGGED: tl.constexpr, WORDS: tl.constexpr, TRANSPOSED: tl.constexpr
+):
     """Bytes of rows `quarter` to `quarter` + 3; `step` is from row to row of what is written."""
-    m_col = o_col < cols
     if TRANSPOSED and WORDS:
         o_word = tl.trans(o_col.to(tl.int64)) * (step // 4) + tl.trans(quarter // 4)
-        m_word = tl.trans(m_col) & tl.trans(quarter < rows)
+        m_word = inside(tl.trans(quarter < rows), tl.trans(o_col), end, RAGGED)
         p_words = p.to(tl.pointer_type(tl.int32), bitcast=True)
         tl.store(p_words + o_word, tl.trans(word), mask=m_word, eviction_policy=PASSING)
     else:
@@ -438,7 +443,7 @@ def store_words(word, p, quarter, o_col, rows, cols, step, WORDS: tl.constexpr, 
                 o_byte = o_col.to(tl.int64) * step + flat
             else:
                 o_byte = flat.to(tl.int64) * step + o_col
-            tl.store(p + o_byte, byte, mask=(flat < rows) & m_col, eviction_policy=PASSING)
+            tl.store(p + o_byte, byte, mask=inside(flat < rows, o_col, end, RAGGED), eviction_policy=PASSING)
 
 
 @triton.jit
@@ -454,4 +459,4 @@ def transpose_bytes(p_x, p_columns, rows, cols, COLS: tl.constexpr, WORDS: tl.co
         flat = quarter + k
         byte = tl.load(p_x + flat.to(tl.int64) * end + o_col, mask=(flat < rows) & m_col, other=0)
         word |= byte.to(tl.int32) << (8 * k)
-    store_words(word, p_columns, quarter, o_col, rows, end, rows, WORDS, True)
+    store_words(word, p_columns, quarter, o_col, rows, end, rows, True, WORDS, True)
