@@ -9,7 +9,7 @@ import torch
 
 from onepass.lab import backends as lab
 from onepass.lab.backends import BACKENDS, NAMES, Backend, NotSupported, available, backend, backends
-from onepass.lab.data.case import DIRECTIONS, OPS, Case
+from onepass.lab.data.case import DIRECTIONS, NORMS, Case
 from onepass.lab.gate import check
 from onepass.lab.inputs import make_inputs, wanted
 
@@ -44,7 +44,7 @@ def module(monkeypatch, tmp_path):
 #: All but PyTorch's own LayerNorm gradients in bf16, which its CPU kernel sums in bf16: test_gate.py has them refused.
 EVERYTHING = [
     each
-    for each in itertools.product(["eager", "onepass"], OPS, DIRECTIONS, ["float32", "bfloat16"])
+    for each in itertools.product(["eager", "onepass"], NORMS, DIRECTIONS, ["float32", "bfloat16"])
     if each != ("eager", "layer_norm", "backward", "bfloat16")
 ]
 
@@ -155,7 +155,7 @@ def test_quacks_layer_norm_says_what_it_cannot_do(case, why):
         BACKENDS["quack"].norm(case)
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", NORMS)
 def test_liger_is_asked_for_one_rounding_and_not_to_write_over_dy(op, monkeypatch):
     asked = []
     names = ("RMSNorm", "LayerNorm", "FusedAddRMSNorm")
@@ -195,7 +195,7 @@ def norm(x, weight, bias=None, residual=None, eps=1e-6):
 """)
     found = backend("my_kernels:norm")
     assert found.name == "my_kernels:norm" and found.probe() is None
-    for op in OPS:
+    for op in NORMS:
         for direction in DIRECTIONS:
             assert checked(found, case_of(op, direction)).passed
 

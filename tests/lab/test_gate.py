@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from onepass.lab import gate
 from onepass.lab.backends import Backend, backend
-from onepass.lab.data.case import DIRECTIONS, DTYPES, OPS, Case
+from onepass.lab.data.case import DIRECTIONS, DTYPES, NORMS, Case
 from onepass.lab.gate import check
 from onepass.lab.inputs import make_inputs
 
@@ -35,7 +35,7 @@ def exact(x, weight, bias, residual, eps):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", NORMS)
 def test_one_rounding_of_the_exact_result_is_within_half_the_limit(op, direction, dtype):
     found = judged(exact, case_of(op, direction, dtype))
     assert found.passed
@@ -177,7 +177,7 @@ def test_a_kernel_that_writes_over_its_input_is_caught():
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", NORMS)
 def test_chunks_of_rows_give_the_errors_of_the_whole(op, direction, monkeypatch):
     case = case_of(op, direction, layout="qkv", heads=2)
     whole = judged(exact, case)

@@ -3,6 +3,7 @@
 All get the same tensors and the same task: one rounding at the end, the weight in its own dtype, no offset, gradients
 of every input. With a residual, x + residual comes back too; whether the sum is normalized before or after it is
 rounded is the backend's own convention (eager and Liger: after; Quack and onepass: before), which the gate admits.
+With FP8, all get an Fp8 that says how to quantize, and return a Quantized; the sum is normalized before it is rounded.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import onepass
-from onepass.lab.data.case import Case
+from onepass.fp8 import Fp8, Quantized, definition
+from onepass.lab.data.case import FP8_OPS, Case
 from onepass.lab.inputs import Inputs, wanted
 
-Outputs = Tensor | tuple[Tensor, ...]
+Outputs = Tensor | tuple[Tensor, ...] | Quantized
 #: (x, weight, bias, residual, eps) -> y or (y, sum); bias and residual are None where the operation has none.
-Norm = Callable[[Tensor, Tensor, Any, Any, float], Outputs]
+#: With FP8 (x, weight, bias, residual, eps, quantize) -> Quantized.
+Norm = Callable[..., Any]
 
 
 class NotSupported(Exception):  # noqa: N818 (it is an answer, and becomes a row that says so)
@@ -46,7 +49,7 @@ class Backend:
         """The call to be checked and timed: the forward without gradients, or the backward alone.
 
         It has run once when this returns, so that it is compiled and tuned, and what it refuses is known. It returns
-        what `wanted(case)` names, in that order. Raises NotSupported.
+        what `wanted(case)` names, in that order or as a Quantized. Raises NotSupported.
         """
         missing = self.probe()
         if missing is not None:
@@ -66,7 +69,12 @@ class Backend:
 
 def _forward(norm: Norm, case: Case, inputs: Inputs) -> Callable[[], Outputs]:
     x, weight, bias, residual, eps = inputs.x, inputs.weight, inputs.bias, inputs.residual, case.eps
-    return lambda: norm(x, weight, bias, residual, eps)
+    quantize = inputs.quantize
+    if quantize is None:
+        return lambda: norm(x, weight, bias, residual, eps)
+    if quantize.amax is not None:
+        quantize.amax.zero_()  # what the gate finds in it is then this backend's own
+    return lambda: norm(x, weight, bias, residual, eps, quantize)
 
 
 def _backward(norm: Norm, case: Case, inputs: Inputs) -> Callable[[], Outputs]:
@@ -94,7 +102,26 @@ def _add_rms_norm(x: Tensor, weight: Tensor, bias: None, residual: Tensor, eps: 
     return F.rms_norm(total, weight.shape, weight, eps), total
 
 
-_PYTORCH: dict[str, Any] = {"rms_norm": _rms_norm, "layer_norm": _layer_norm, "add_rms_norm": _add_rms_norm}
+def _norm_fp8(
+    x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, eps: float, quantize: Fp8
+) -> Quantized:
+    """Any of the three, LayerNorm where there is a bias, then FP8 by its definition.
+
+    In plain operations and fp32: the definition rounds to x's dtype itself, once, where the convention does.
+    """
+    total = x.float() if residual is None else x.float() + residual.float()
+    centred = total if bias is None else total - total.mean(-1, keepdim=True)
+    y = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps) * weight.float()
+    if bias is not None:
+        y = y + bias.float()
+    return definition.quantize(y, quantize, x.dtype, residual=None if residual is None else total.to(residual.dtype))
+
+
+_PYTORCH: dict[str, Any] = {
+    "rms_norm": _rms_norm,
+    "layer_norm": _layer_norm,
+    "add_rms_norm": _add_rms_norm,
+} | dict.fromkeys(FP8_OPS, _norm_fp8)
 
 
 def _eager(case: Case) -> Norm:
@@ -135,6 +162,8 @@ def _compiled(case: Case, searched: bool) -> Norm:
 
 def _liger(case: Case) -> Norm:
     """ "gemma" is Liger's name for one rounding at the end; in_place would write dx over dy."""
+    if case.scaling is not None:
+        raise NotSupported("Liger's norms have no FP8 outputs")
     ops = importlib.import_module("liger_kernel.ops")
     offset, casting, in_place = 0.0, "gemma", False
     rms, layer, add = (
@@ -149,6 +178,8 @@ def _liger(case: Case) -> Norm:
 
 
 def _quack(case: Case) -> Norm:
+    if case.scaling is not None:
+        raise NotSupported("Quack's norms have no FP8 outputs with scales")
     if case.op == "layer_norm":
         if case.direction == "backward":
             raise NotSupported("Quack's LayerNorm has no backward through autograd")
@@ -169,11 +200,24 @@ def _quack(case: Case) -> Norm:
 
 
 def _onepass(case: Case) -> Norm:
-    rms, layer = onepass.rms_norm, onepass.layer_norm
+    return _named(onepass.layer_norm if case.norm == "layer_norm" else onepass.rms_norm, case)
+
+
+def _named(function: Callable[..., Any], case: Case) -> Norm:
+    """The function with what the case has, and no more, each by its name."""
     norms: dict[str, Norm] = {
-        "rms_norm": lambda x, weight, bias, residual, eps: rms(x, weight, eps=eps),
-        "layer_norm": lambda x, weight, bias, residual, eps: layer(x, weight, bias, eps=eps),
-        "add_rms_norm": lambda x, weight, bias, residual, eps: rms(x, weight, eps=eps, residual=residual),
+        "rms_norm": lambda x, weight, bias, residual, eps: function(x, weight, eps=eps),
+        "layer_norm": lambda x, weight, bias, residual, eps: function(x, weight, bias=bias, eps=eps),
+        "add_rms_norm": lambda x, weight, bias, residual, eps: function(x, weight, residual=residual, eps=eps),
+        "rms_norm_fp8": lambda x, weight, bias, residual, eps, quantize: function(
+            x, weight, eps=eps, quantize=quantize
+        ),
+        "layer_norm_fp8": lambda x, weight, bias, residual, eps, quantize: function(
+            x, weight, bias=bias, eps=eps, quantize=quantize
+        ),
+        "add_rms_norm_fp8": lambda x, weight, bias, residual, eps, quantize: function(
+            x, weight, residual=residual, eps=eps, quantize=quantize
+        ),
     }
     return norms[case.op]
 
@@ -224,10 +268,11 @@ def backend(name: str) -> Backend:
 
     The function is called as `function(x, weight, eps=…)`, with `bias=` too for LayerNorm and `residual=` for the
     residual form. It returns y, or (y, x + residual) with a residual; its backward, where it has one, goes through
-    autograd. Raises ValueError, a sentence, for a name that is nothing.
+    autograd. For an FP8 output it gets `quantize=` too, an Fp8, and returns a Quantized, which has the sum in
+    `residual`. Raises ValueError, a sentence, for a name that is nothing.
     """
     if ":" in name:
-        return Backend(name, partial(_persons, _found(name)))
+        return Backend(name, partial(_named, _found(name)))
     if name not in BACKENDS:
         raise ValueError(f"backend must be all, {', '.join(NAMES)} or my_module:function, not {name}")
     return BACKENDS[name]
@@ -245,11 +290,3 @@ def _found(name: str) -> Callable[..., Any]:
     if not callable(function):
         raise ValueError(f"backend {name}: {module_name} has no function {attribute!r}")
     return function
-
-
-def _persons(function: Callable[..., Any], case: Case) -> Norm:
-    if case.op == "rms_norm":
-        return lambda x, weight, bias, residual, eps: function(x, weight, eps=eps)
-    if case.op == "layer_norm":
-        return lambda x, weight, bias, residual, eps: function(x, weight, bias=bias, eps=eps)
-    return lambda x, weight, bias, residual, eps: function(x, weight, residual=residual, eps=eps)

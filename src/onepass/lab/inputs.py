@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from onepass.fp8 import Fp8
 from onepass.lab.data.case import Case
 
 #: Rows are shifted by half of their spread and scaled by a factor of their own within these bounds. Plain normal rows
@@ -17,6 +19,10 @@ SCALES = (0.5, 2.0)
 GROWTH = (0.5, 1.5)
 #: Weights lie within these bounds: none is so small that its column counts for nothing.
 WEIGHTS = (0.5, 1.5)
+#: What "static" divides by, and "delayed" multiplies with. 448 of the scale are 22.4: at six times their spread, times
+#: growth and weight and with a bias, values reach 20, so that none saturates.
+STATIC_SCALE = 0.05
+DELAYED_MULTIPLIER = 20.0
 
 
 def wanted(case: Case) -> tuple[str, ...]:
@@ -28,14 +34,16 @@ def wanted(case: Case) -> tuple[str, ...]:
         ('dx', 'dweight', 'dresidual')
     """
     if case.direction == "forward":
-        return ("y", "sum") if case.op == "add_rms_norm" else ("y",)
+        values = ("y",) if case.scaling is None else ("q", "scale")
+        transposed = ("q_t", "scale_t") if case.columnwise else ()
+        return (*values, *transposed, *(("sum",) if case.norm == "add_rms_norm" else ()))
     extra = {"rms_norm": (), "layer_norm": ("dbias",), "add_rms_norm": ("dresidual",)}[case.op]
     return ("dx", "dweight", *extra)
 
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """x, the parameters, the residual, and the gradients that arrive at y (dy) and at the sum (dsum).
+    """x, the parameters, the residual, the gradients that arrive at y (dy) and at the sum (dsum), and how to quantize.
 
     Dense x is (rows, cols). In the layout "qkv" it is (tokens, heads, cols), the query part of a fused tensor, not
     copied; everything else is dense, in x's shape.
@@ -52,11 +60,14 @@ class Inputs:
     residual: Tensor | None
     dy: Tensor
     dsum: Tensor | None
+    quantize: Fp8 | None
     marks: dict[str, Tensor]  # of every tensor, as it was made
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that are there, by name."""
+        """All that are there and not to be written, by name. An amax that is given is there to be written."""
         named = {name: getattr(self, name) for name in ("x", "weight", "bias", "residual", "dy", "dsum")}
+        if self.quantize is not None:
+            named |= {f"given {name}": getattr(self.quantize, name) for name in ("scale", "multiplier")}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
     def overwritten(self) -> tuple[str, ...]:
@@ -84,11 +95,27 @@ def make_inputs(case: Case, device: torch.device | str, seed: int) -> Inputs:
     x.add_(SHIFT).mul_(uniform(*SCALES, *shape[:-1], 1))
     x.mul_(torch.linspace(*GROWTH, case.cols, device=device).to(dtype))
     weight = uniform(*WEIGHTS, case.cols, dtype=weight_dtype)
-    bias = normal(case.cols, dtype=weight_dtype) if case.op == "layer_norm" else None
-    residual = normal(*shape) if case.op == "add_rms_norm" else None
-    made = Inputs(x, weight, bias, residual, normal(*shape), None if residual is None else normal(*shape), {})
+    bias = normal(case.cols, dtype=weight_dtype) if case.norm == "layer_norm" else None
+    residual = normal(*shape) if case.norm == "add_rms_norm" else None
+    dy, dsum = normal(*shape), None if residual is None else normal(*shape)
+    made = Inputs(x, weight, bias, residual, dy, dsum, _quantize(case, device), {})
     made.marks.update({name: _mark(tensor) for name, tensor in made.tensors().items()})
     return made
+
+
+def _quantize(case: Case, device: torch.device | str) -> Fp8 | None:
+    if case.scaling is None:
+        return None
+
+    def number(value: float) -> Tensor:
+        return torch.tensor(value, dtype=torch.float32, device=device)
+
+    kind = partial(Fp8, case.scaling, columnwise=case.columnwise)
+    if case.scaling == "static":
+        return kind(scale=number(STATIC_SCALE))
+    if case.scaling == "delayed":
+        return kind(multiplier=number(DELAYED_MULTIPLIER), amax=number(0.0))
+    return kind()
 
 
 def _mark(tensor: Tensor) -> Tensor:

@@ -44,7 +44,12 @@ class Tuned:
 def tune_cases(
     cases: Sequence[Case], again: bool = False, progress: Callable[[int, Case], None] = lambda number, case: None
 ) -> Tuned:
-    """Each case's own pass. A problem that differs from another by its rows alone is tuned once, by the first."""
+    """Each case's own pass. A problem that differs from another by its rows alone is tuned once, by the first.
+
+    Raises ValueError for FP8 before anything is timed: what is found for a norm is not used for its FP8 form.
+    """
+    if quantizing := [case.id for case in cases if case.scaling is not None]:
+        raise ValueError(f"{quantizing[0]} cannot be tuned: the search is for norms whose output is not FP8")
     found: list[Entry] = []
     for number, case in enumerate(cases, start=1):
         progress(number, case)

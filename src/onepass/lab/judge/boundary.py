@@ -83,9 +83,11 @@ def _what(cases: list[Case], timed: set[str]) -> list[str]:
     shown = [case for case in cases if case.id in timed]
     if not shown:
         return []
+    scalings = list(dict.fromkeys(case.scaling for case in shown if case.scaling))
     parts = [
         _listed(list(dict.fromkeys(f"{case.op} {case.direction}" for case in shown))),
         f"in {_listed(list(dict.fromkeys(case.dtype for case in shown)))}",
+        *([f"with FP8 scales by {_listed(scalings)}"] if scalings else []),
         f"with {_span(case.rows for case in shown)} rows",
         f"of {_span(case.cols for case in shown)} columns",
     ]

@@ -132,4 +132,5 @@ def shape_name(case: Case) -> str:
     weight = f", weight {_SHORT[case.weight_dtype]}" if case.weight_dtype not in (None, case.dtype) else ""
     layout = f", {case.layout} of {case.heads}" if case.layout != "dense" else ""
     eps = f", eps {case.eps:g}" if case.eps != 1e-6 else ""
-    return f"{case.rows:,} × {case.cols:,} {_SHORT[case.dtype]}{weight}{layout}{eps}"
+    fp8 = f", {case.scaling}{' both ways' if case.columnwise else ''}" if case.scaling else ""
+    return f"{case.rows:,} × {case.cols:,} {_SHORT[case.dtype]}{weight}{layout}{eps}{fp8}"
