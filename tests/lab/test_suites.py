@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from onepass.lab.data.case import DIRECTIONS, DTYPES, OPS, Case
+from onepass.lab.data.case import DIRECTIONS, DTYPES, NORMS, Case
 from onepass.lab.suite import parse, random_cases, suite, suites
 
 
@@ -29,6 +29,7 @@ def test_every_suite_is_there():
         "measured",
         "landscape",
         "watch",
+        "fp8",
     }
     assert set(suites()) == names
 
@@ -94,7 +95,7 @@ def test_measured_has_the_shapes_at_which_the_peers_were_measured(request):
 
 
 def test_an_unknown_suite_is_answered_with_the_names():
-    with pytest.raises(ValueError, match=r"^suite must be one of cpu, genai, .*wide, not tuesday$"):
+    with pytest.raises(ValueError, match=r"^suite must be one of cpu, fp8, genai, .*wide, not tuesday$"):
         suite("tuesday")
 
 
@@ -148,7 +149,7 @@ def test_random_cases_are_many_different_ones_and_the_same_by_the_same_seed():
     cases = random_cases(200, seed=7)
     assert len(set(cases)) == 200 and cases == random_cases(200, seed=7) and cases != random_cases(200, seed=8)
     assert cases[:50] == random_cases(50, seed=7)
-    assert {case.op for case in cases} == set(OPS) and {case.direction for case in cases} == set(DIRECTIONS)
+    assert {case.op for case in cases} == set(NORMS) and {case.direction for case in cases} == set(DIRECTIONS)
     assert {case.dtype for case in cases} == set(DTYPES)
     odd = sum(case.cols % 2 for case in cases)
     assert 30 <= odd <= 70, "a quarter"

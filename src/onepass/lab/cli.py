@@ -21,7 +21,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from onepass.lab.data.case import DTYPES, OPS, Case
+from onepass.fp8.presets import SCALINGS
+from onepass.lab.data.case import DTYPES, OPS, Case, directions_of
 from onepass.lab.data.profile import Profiled
 from onepass.lab.data.row import SCHEMA, Checked, Measured
 from onepass.lab.data.run import Run, RunError
@@ -74,7 +75,11 @@ def run(
     cols: Annotated[int | None, typer.Option(help="columns of a single case")] = None,
     dtype: Annotated[str, typer.Option(help=" or ".join(DTYPES))] = "bfloat16",
     op: Annotated[str, typer.Option(help=" or ".join(OPS))] = "rms_norm",
-    passes: Annotated[Passes, typer.Option("--pass", help="which pass of a single case")] = Passes.both,
+    scaling: Annotated[str | None, typer.Option(help=f"of an FP8 output: {' or '.join(SCALINGS)}")] = None,
+    columnwise: Annotated[bool, typer.Option("--columnwise", help="of an FP8 output: its transpose too")] = False,
+    passes: Annotated[
+        Passes, typer.Option("--pass", help="which pass of a single case; FP8 outputs have the forward alone")
+    ] = Passes.both,
     suite: Annotated[list[str] | None, typer.Option(help="a suite's name; may be given again")] = None,
     sweep: Annotated[bool, typer.Option("--include-rmsnorm-shape-sweep", help="add the suite shape-sweep")] = False,
     random: Annotated[int, typer.Option(help="add so many cases drawn at random, sizes that nobody listed")] = 0,
@@ -104,7 +109,9 @@ def run(
         with _executor(by) as chosen:
             place = _device(begun.header["device"] if begun else device, chosen)
             if begun is None:
-                cases = _cases(place, rows, cols, dtype, op, passes, suite or [], sweep, random, seed)
+                single = _single(rows, cols, dtype, op, passes, scaling, columnwise)
+                names = [*(suite or []), *(["shape-sweep"] if sweep else [])]
+                cases = _cases(place, single, names, random, seed)
                 header = _header(place, chosen.name, cases, backend or ["all"], baseline, seconds)
                 begun = Run.begin(runs, run_id or _now_id(), header)
             current = begun
@@ -189,7 +196,7 @@ def tune(
     with in_a_sentence():
         _device("cuda", Local())
         names = suite or ([] if random else ["models"])
-        cases = _cases("cuda", None, None, "bfloat16", "rms_norm", Passes.both, names, False, random, seed)
+        cases = _cases("cuda", [], names, random, seed)
 
         def tell(number: int, case: Case) -> None:
             print(f"[{number}/{len(cases)}] {case.id}", file=sys.stderr, flush=True)
@@ -273,32 +280,27 @@ def _device(asked: str | None, executor: Executor) -> str:
     return asked or ("cuda" if executor.has_gpu() else "cpu")
 
 
-def _cases(
-    device: str,
-    rows: int | None,
-    cols: int | None,
-    dtype: str,
-    op: str,
-    passes: Passes,
-    names: list[str],
-    sweep: bool,
-    random: int,
-    seed: int | None,
+def _single(
+    rows: int | None, cols: int | None, dtype: str, op: str, passes: Passes, scaling: str | None, columnwise: bool
 ) -> list[Case]:
-    """A single case where rows and columns are given, suites, random ones; else the suite that fits the device."""
+    """The case that rows and columns ask for, in the passes that it has; none without them."""
+    if (rows is None) != (cols is None):
+        raise ValueError("--rows and --cols go together")
+    if rows is None or cols is None:
+        return []
+    directions = directions_of(op) if passes is Passes.both else (passes.value,)
+    return [Case(op, each, rows, cols, dtype, scaling=scaling, columnwise=columnwise) for each in directions]
+
+
+def _cases(device: str, single: list[Case], names: list[str], random: int, seed: int | None) -> list[Case]:
+    """Single cases, random ones, suites; where nothing is asked for, the suite that fits the device."""
     from onepass.lab.suite import random_cases, suite
 
     if random < 0:
         raise ValueError(f"--random must be a number of cases, not {random}")
     if seed is not None and not random:
         raise ValueError("--seed goes with --random")
-    if (rows is None) != (cols is None):
-        raise ValueError("--rows and --cols go together")
-    found: list[Case] = []
-    if rows is not None and cols is not None:
-        directions = ["forward", "backward"] if passes is Passes.both else [passes.value]
-        found += [Case(op, direction, rows, cols, dtype) for direction in directions]
-    names = names + (["shape-sweep"] if sweep else [])
+    found = list(single)
     if random:
         seed = secrets.randbelow(2**32) if seed is None else seed
         print(f"{random} cases by --seed {seed}", file=sys.stderr)

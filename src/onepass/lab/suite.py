@@ -1,9 +1,9 @@
 """Suites: named lists of cases, read from the JSON files beside this one.
 
 A file has `about`, in words, and `grids` or `cases` or both. A grid is every combination of its lists (`ops`,
-`directions`, `rows` or `tokens`, `cols`, `dtypes`, `heads`), with `layout`, `weight_dtype` and `eps` for all of them;
-`cols` may be an object that says whose size each one is. `defaults` are the fields that a grid leaves out. A case has
-the fields of `Case`.
+`directions`, `rows` or `tokens`, `cols`, `dtypes`, `heads`, `scalings`), with `layout`, `weight_dtype`, `eps` and
+`columnwise` for all of them; `cols` may be an object that says whose size each one is. `defaults` are the fields that a
+grid leaves out. A case has the fields of `Case`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 from onepass.lab.data.case import Case
 
 _FILE_FIELDS = ("about", "defaults", "grids", "cases")
-_LISTS = ("ops", "directions", "rows", "tokens", "cols", "dtypes", "heads")
-_SINGLE = ("layout", "weight_dtype", "eps")
+_LISTS = ("ops", "directions", "rows", "tokens", "cols", "dtypes", "heads", "scalings")
+_SINGLE = ("layout", "weight_dtype", "eps", "columnwise")
 _CASE_FIELDS = tuple(Case.__dataclass_fields__)
 
 
@@ -109,11 +109,11 @@ def parse(name: str, text: str) -> Suite:
 
 def _grid(fields: dict[str, Any]) -> Iterator[Case]:
     _known(fields, _LISTS + _SINGLE, "a grid")
-    fields = {"heads": [1]} | fields
+    fields = {"heads": [1], "scalings": [None]} | fields
     if ("rows" in fields) == ("tokens" in fields):
         raise ValueError("rows or tokens must be given, and not both")
     height = "rows" if "rows" in fields else "tokens"
-    axes = ("ops", "dtypes", "heads", "cols", height, "directions")
+    axes = ("ops", "dtypes", "heads", "scalings", "cols", height, "directions")
     lists = []
     for name in axes:
         values = fields.get(name)
@@ -122,10 +122,12 @@ def _grid(fields: dict[str, Any]) -> Iterator[Case]:
         if not isinstance(values, list) or not values:
             raise ValueError(f"{name} must be a list that is not empty, not {values!r}")
         lists.append(values)
-    single = {name: fields[name] for name in _SINGLE if name in fields}
-    for op, dtype, heads, cols, size, direction in itertools.product(*lists):
+    single: dict[str, Any] = {name: fields[name] for name in _SINGLE if name in fields}
+    for op, dtype, heads, scaling, cols, size, direction in itertools.product(*lists):
         rows = size * heads if height == "tokens" else size
-        yield Case(op=op, direction=direction, rows=rows, cols=cols, dtype=dtype, heads=heads, **single)
+        yield Case(
+            op=op, direction=direction, rows=rows, cols=cols, dtype=dtype, heads=heads, scaling=scaling, **single
+        )  # fmt: skip
 
 
 def _known(fields: Any, names: tuple[str, ...], what: str) -> None:
