@@ -9,6 +9,7 @@ import math
 import random
 import statistics
 import sys
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -41,10 +42,17 @@ _CEILING_GBPS = {"cuda": 4200.0, "cpu": 38.0}
 
 
 def make_run(
-    root: Path, run_id: str = "example", *, device: str = "cuda", backends: list[str] | None = None, cases: int = 24
+    root: Path,
+    run_id: str = "example",
+    *,
+    device: str = "cuda",
+    backends: list[str] | None = None,
+    cases: int = 24,
+    chosen: Sequence[Case] | None = None,
 ) -> Run:
     backends = backends if backends is not None else (BACKENDS if device == "cuda" else CPU_BACKENDS)
-    chosen = [Case(op, direction, *shape, "float16") for op, direction in GROUPS for shape in SHAPES][:cases]
+    if chosen is None:
+        chosen = [Case(op, direction, *shape, "float16") for op, direction in GROUPS for shape in SHAPES][:cases]
     run = Run.begin(root, run_id, _header(run_id, device, backends, chosen))
     luck = random.Random(7)
     for case in chosen:
@@ -154,7 +162,7 @@ def _timing(kind: str, middle: float, noise: float, luck: random.Random) -> Timi
     return Timing(kind, median, samples[int(0.95 * len(samples))], (high - low) / median, outliers, rounds)
 
 
-def _header(run_id: str, device: str, backends: list[str], cases: list[Case]) -> dict[str, Any]:
+def _header(run_id: str, device: str, backends: list[str], cases: Sequence[Case]) -> dict[str, Any]:
     gpu = {"gpu": "NVIDIA H200", "driver": "570.86.15", "cuda": "12.8", "clocks": {"sm_mhz": 1980, "memory_mhz": 3201}}
     return {
         "schema": 1,

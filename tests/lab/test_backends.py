@@ -7,9 +7,10 @@ import types
 import pytest
 import torch
 
+from onepass.fp8.presets import SCALINGS
 from onepass.lab import backends as lab
 from onepass.lab.backends import BACKENDS, NAMES, Backend, NotSupported, available, backend, backends
-from onepass.lab.data.case import DIRECTIONS, NORMS, Case
+from onepass.lab.data.case import DIRECTIONS, FP8_OPS, NORMS, Case
 from onepass.lab.gate import check
 from onepass.lab.inputs import make_inputs, wanted
 
@@ -54,6 +55,46 @@ def test_eager_and_onepass_do_every_operation_in_both_passes(name, op, direction
     found = checked(backend(name), case_of(op, direction, dtype))
     assert found.passed, found
     assert {name.split()[0] for name in found.errors} == set(wanted(case_of(op, direction, dtype)))
+
+
+@pytest.mark.parametrize("columnwise", [False, True])
+@pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.parametrize("op", FP8_OPS)
+@pytest.mark.parametrize("name", ["eager", "onepass"])
+def test_eager_and_onepass_do_every_fp8_output(name, op, scaling, columnwise):
+    case = case_of(op, dtype="bfloat16", scaling=scaling, columnwise=columnwise, rows=130, cols=200)
+    found = checked(backend(name), case)
+    assert found.passed, found
+    assert {name.split()[0] for name in found.errors} - {"amax"} == set(wanted(case))
+
+
+@pytest.mark.parametrize(
+    ("scaling", "given"), [("static", {"scale": 0.05}), ("delayed", {"multiplier": 20, "amax": 0})]
+)
+def test_what_a_scaling_takes_is_given_once_a_case(scaling, given):
+    inputs = make_inputs(case_of("rms_norm_fp8", scaling=scaling), "cpu", 0)
+    for name, value in given.items():
+        assert getattr(inputs.quantize, name).item() == pytest.approx(value)
+    seen = []
+    Backend("mine", lambda case: lambda *arguments: seen.append(arguments[-1])).prepare(case_of("rms_norm_fp8"), inputs)
+    assert seen[0] is inputs.quantize
+
+
+@pytest.mark.parametrize("scaling", ["delayed", "block"])
+def test_compile_is_of_the_same_function_and_kept_through_fresh_data(scaling):
+    lab._compiled.cache_clear()
+    case = case_of("add_rms_norm_fp8", dtype="bfloat16", scaling=scaling, columnwise=True)
+    assert checked(backend("compile"), case).passed
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert checked(backend("compile"), case, seed=1).passed
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
+
+
+@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("op", FP8_OPS)
+def test_peers_say_that_they_have_no_fp8_outputs(name, op):
+    with pytest.raises(NotSupported, match=f"^{name.title()}'s norms have no FP8 outputs"):
+        BACKENDS[name].norm(case_of(op))
 
 
 @pytest.mark.parametrize("name", ["eager", "onepass"])
@@ -198,6 +239,24 @@ def norm(x, weight, bias=None, residual=None, eps=1e-6):
     for op in NORMS:
         for direction in DIRECTIONS:
             assert checked(found, case_of(op, direction)).passed
+
+
+def test_a_persons_own_fp8_kernel_gets_how_to_quantize_and_returns_a_quantized(module):
+    module("""
+import onepass
+
+def norm(x, weight, bias=None, residual=None, eps=1e-6, *, quantize):
+    assert type(quantize) is onepass.Fp8
+    function = onepass.rms_norm if bias is None else onepass.layer_norm
+    return function(x, weight, bias, residual=residual, eps=eps, quantize=quantize)
+
+def tuple_(x, weight, eps, quantize):
+    q = norm(x, weight, eps=eps, quantize=quantize)
+    return q.data, q.scale
+""")
+    for op in FP8_OPS:
+        assert checked(backend("my_kernels:norm"), case_of(op, scaling="block", columnwise=True)).passed
+    assert not checked(backend("my_kernels:tuple_"), case_of("rms_norm_fp8")).passed
 
 
 def test_a_persons_kernel_that_takes_no_residual_still_does_the_rest(module):

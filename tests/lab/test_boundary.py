@@ -85,3 +85,12 @@ def test_a_run_without_times_claims_no_speed(tmp_path):
 
 def test_cases_that_were_asked_for_and_not_timed_are_counted(tmp_path):
     assert "1 of the 2 cases asked for have no times" in said_by(tmp_path, [row_of("eager", 40, 1)], cases=(CASE, WIDE))
+
+
+def test_a_run_with_fp8_outputs_names_their_scalings_and_another_does_not(tmp_path):
+    cases = [replace(CASE, op="rms_norm_fp8", scaling=scaling) for scaling in ("token", "mx")]
+    rows = [row_of("eager", 40, seed, case) for seed, case in enumerate(cases)]
+    assert "rms_norm_fp8 forward, in float16, with FP8 scales by token and mx," in said_by(
+        tmp_path / "fp8", rows, cases=cases
+    )
+    assert "FP8" not in said_by(tmp_path / "plain", [row_of("eager", 40, 1)])

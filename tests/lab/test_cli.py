@@ -96,6 +96,21 @@ def test_the_same_run_compared_with_itself_has_no_regression(finished):
     benchmark_norms(finished, "compare", run, run)
 
 
+def test_an_fp8_output_is_measured_like_any_other_in_the_pass_that_it_has(tmp_path):
+    tiny = [each for each in TINY if each not in ("--pass", "forward")]
+    asked = ("--op", "add_rms_norm_fp8", "--scaling", "block", "--columnwise", "--backend", "onepass")
+    benchmark_norms(tmp_path, *tiny, *asked, "--run-id", "fp8")
+    run = Run.open(tmp_path / "runs" / "fp8")
+    case = "add_rms_norm_fp8-forward-8x64-float32-block-both"
+    assert [each.id for each in run.cases] == [case]
+    rows, damaged = run.rows()
+    assert damaged == [] and isinstance(rows[case, "eager"], Measured) and isinstance(rows[case, "onepass"], Measured)
+    kernels = rows[case, "onepass-kernels"]
+    assert isinstance(kernels, Checked) and kernels.note == "checked on 4 rows in Triton's interpreter, not timed"
+    page = (run.path / "report.html").read_text(encoding="utf-8")
+    assert "8 × 64 fp32, block both ways" in page and "with FP8 scales by block" in page
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -104,6 +119,9 @@ def test_the_same_run_compared_with_itself_has_no_regression(finished):
         (("--rows", "8"), ("--rows", "--cols")),
         (("--rows", "8", "--cols", "0"), ("cols", "0")),
         (("--rows", "8", "--cols", "8", "--dtype", "int8"), ("dtype", "int8", "bfloat16")),
+        (("--rows", "8", "--cols", "8", "--scaling", "mx"), ("scaling", "rms_norm", "rms_norm_fp8")),
+        (("--rows", "8", "--cols", "8", "--op", "rms_norm_fp8", "--scaling", "row"), ("scaling", "row", "token")),
+        (("--rows", "8", "--cols", "8", "--op", "rms_norm_fp8", "--pass", "backward"), ("backward", "rms_norm")),
         (("--device", "tpu"), ("--device", "tpu", "cuda")),
         (("--random", "-1"), ("--random", "-1")),
         (("--seed", "3"), ("--seed", "--random")),

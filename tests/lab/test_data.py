@@ -76,6 +76,9 @@ def test_cases_that_differ_have_names_that_differ():
         Case("rms_norm", "forward", 4096, 4096, "float16", weight_dtype="float32"),
         Case("rms_norm", "forward", 4096, 128, "float16", layout="qkv", heads=32),
         Case("rms_norm", "forward", 4096, 4096, "float16", eps=1e-5),
+        Case("rms_norm_fp8", "forward", 4096, 4096, "float16"),
+        Case("rms_norm_fp8", "forward", 4096, 4096, "float16", columnwise=True),
+        Case("rms_norm_fp8", "forward", 4096, 4096, "float16", scaling="block"),
     ]
     assert len({case.id for case in variants}) == len(variants)
     assert Case("rms_norm", "forward", 4096, 4096, "float16", weight_dtype="float16").id == CASE.id
@@ -85,7 +88,20 @@ def test_cases_that_differ_have_names_that_differ():
 
 @pytest.mark.parametrize(
     ("change", "word"),
-    [({"op": "batch_norm"}, "op"), ({"rows": 0}, "rows"), ({"dtype": "int8"}, "dtype"), ({"heads": 3}, "heads")],
+    [
+        ({"op": "batch_norm"}, "op"),
+        ({"rows": 0}, "rows"),
+        ({"dtype": "int8"}, "dtype"),
+        ({"heads": 3}, "heads"),
+        ({"scaling": "token"}, "scaling must be left out for rms_norm"),
+        ({"columnwise": True}, "columnwise must be left out for rms_norm"),
+        ({"op": "rms_norm_fp8", "scaling": "row"}, "scaling must be one of static, delayed, .*mx, not row"),
+        ({"op": "rms_norm_fp8", "columnwise": "yes"}, "columnwise must be one of False, True, not yes"),
+        (
+            {"op": "rms_norm_fp8", "direction": "backward"},
+            "direction must be forward for rms_norm_fp8: its backward is that of rms_norm$",
+        ),
+    ],
 )
 def test_a_case_that_means_nothing_is_refused_by_name(change, word):
     fields = {"op": "rms_norm", "direction": "forward", "rows": 64, "cols": 64, "dtype": "float32"} | change
@@ -98,6 +114,49 @@ def test_bytes_are_each_input_once_and_each_output_once():
     assert CASE.bytes == 2 * x + weight
     assert Case("layer_norm", "backward", 4096, 4096, "float16").bytes == 3 * x + 4 * weight
     assert Case("add_rms_norm", "backward", 4096, 4096, "float16").bytes == 4 * x + 2 * weight
+
+
+def fp8(scaling: str | None = None, op: str = "rms_norm_fp8", **more: object) -> Case:
+    return Case(op, "forward", 32768, 4000, "bfloat16", scaling=scaling, **more)
+
+
+def test_an_fp8_output_is_named_by_its_scaling_which_is_by_token_unless_it_is_said():
+    assert fp8() == fp8("token") and fp8().id == "rms_norm_fp8-forward-32768x4000-bfloat16-token"
+    assert fp8("block", columnwise=True).id == "rms_norm_fp8-forward-32768x4000-bfloat16-block-both"
+    assert fp8("mx", "add_rms_norm_fp8").norm == "add_rms_norm" and CASE.norm == "rms_norm"
+
+
+def test_bytes_of_an_fp8_output_are_those_of_q_its_transpose_and_the_scales():
+    values, weight = 32768 * 4000, 4000 * 2
+    assert fp8("static").bytes == fp8("delayed").bytes == fp8("tensor").bytes == 3 * values + weight + 4
+    assert fp8("token").bytes == 3 * values + weight + 32768 * 4
+    assert fp8("block").bytes == 3 * values + weight + 32768 * 32 * 4
+    assert fp8("mx").bytes == 3 * values + weight + 32768 * 125
+    assert fp8("token", columnwise=True).bytes == fp8("token").bytes + values, "which share their scales"
+    assert fp8("block", columnwise=True).bytes == fp8("block").bytes + values + 4000 * 256 * 4
+    assert fp8("mx", columnwise=True).bytes == fp8("mx").bytes + values + 4000 * 1024
+    assert fp8("token", "add_rms_norm_fp8").bytes == fp8("token").bytes + 2 * 2 * values
+    assert fp8("token", "layer_norm_fp8").bytes == fp8("token").bytes + weight
+
+
+def test_flops_of_an_fp8_output_are_the_norms_and_a_few_more():
+    plain = Case("layer_norm", "forward", 32768, 4000, "bfloat16").flops
+    once, both = (fp8("token", "layer_norm_fp8", columnwise=each).flops for each in (False, True))
+    assert plain < once < both < 2 * plain
+
+
+def test_a_case_that_was_written_down_before_fp8_is_read_as_it_was():
+    fields = {name: value for name, value in CASE.to_json().items() if name not in ("scaling", "columnwise")}
+    assert Case.from_json(fields) == CASE
+
+
+def test_the_runs_in_evidence_keep_the_names_and_bytes_of_their_cases(request):
+    headers = [json.loads(path.read_text()) for path in request.config.rootpath.glob("evidence/runs/*/run.json")]
+    written = [fields for header in headers for fields in header["cases"]]
+    assert written
+    for fields in written:
+        made = Case.from_json(fields).to_json()
+        assert {name: made[name] for name in fields} == fields
 
 
 def header() -> dict:

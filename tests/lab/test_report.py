@@ -18,7 +18,8 @@ from onepass.lab.data.run import Run, RunError
 from onepass.lab.data.verdict import Verdict
 from onepass.lab.report import page, write_report
 from onepass.lab.report.summary import summarise
-from onepass.lab.report.view import view
+from onepass.lab.report.view import shape_name, view
+from onepass.lab.suite import suite
 
 HOSTILE = "</script><script>window.broken=1</script><img src=x onerror='window.broken=1'>\"&amp;"
 _VOID = {"meta", "input", "br", "img", "link", "rect", "line", "circle", "path", "hr"}
@@ -193,3 +194,20 @@ def test_a_row_that_lost_its_times_shows_no_speed(tmp_path: Path) -> None:
     made.append(Unsupported(made.cases[0].id, "onepass", "gone"))
     entry = view(made, verdicts).entries[1]
     assert not isinstance(entry.row, Measured) and entry.speedup is None and entry.call == "unsupported"
+
+
+def test_cases_of_a_group_have_shapes_that_read_differently() -> None:
+    """They are the axes of the charts: two of one name would lie on each other."""
+    cases = suite("fp8").cases
+    assert len({(case.op, shape_name(case)) for case in cases}) == len(cases)
+    names = {shape_name(case) for case in cases}
+    assert {"32,768 × 4,096 bf16, block", "32,768 × 4,096 bf16, block both ways"} <= names
+
+
+def test_fp8_rows_are_rows_of_the_page_like_any_other(tmp_path: Path) -> None:
+    cases = suite("fp8").cases[::5]
+    run = make_run(tmp_path, chosen=cases)
+    page = Page(write_report(run, make_verdicts(run), BOUNDARY, tmp_path / "fp8.html").read_text(encoding="utf-8"))
+    shown = {line["data-case"] for line in page.all("tr") if "data-case" in line}
+    assert shown == {case.id for case in cases}
+    assert set(view(run, []).groups) == {(case.op, "forward") for case in cases}

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from onepass.fp8.presets import SCALINGS
 from onepass.lab.data.case import DIRECTIONS, DTYPES, NORMS, Case
 from onepass.lab.suite import parse, random_cases, suite, suites
 
@@ -94,6 +95,28 @@ def test_measured_has_the_shapes_at_which_the_peers_were_measured(request):
     assert set(suite("measured").cases) == expected
 
 
+def test_fp8_has_every_scaling_with_the_transpose_where_it_is_trained_with_and_decoding():
+    large = {(32768, 4096), (8192, 8192)}
+    for scaling in SCALINGS:
+        for op in ("rms_norm_fp8", "add_rms_norm_fp8"):
+            assert large <= shapes("fp8", op=op, scaling=scaling, columnwise=False)
+        both = large if scaling in ("static", "token", "block", "mx") else set()
+        assert shapes("fp8", op="rms_norm_fp8", scaling=scaling, columnwise=True) == both
+    decode = {(rows, cols) for rows in (1, 16, 64, 256) for cols in (4096, 8192)}
+    assert shapes("fp8", op="add_rms_norm_fp8", scaling="token") == large | decode
+    assert len(suite("fp8").cases) == 2 * 2 * 6 + 2 * 4 + 8
+    assert {case.dtype for case in suite("fp8").cases} == {"bfloat16"}
+
+
+def test_a_grid_has_a_list_of_scalings_and_one_columnwise_for_all():
+    grid = GRID | {"ops": ["rms_norm_fp8"], "scalings": ["block", "mx"], "columnwise": True}
+    cases = parse("x", json.dumps({"about": "a", "grids": [grid]})).cases
+    plain = Case(**CASE | {"op": "rms_norm_fp8"})
+    assert cases == tuple(replace(plain, scaling=scaling, columnwise=True) for scaling in ("block", "mx"))
+    case = CASE | {"op": "rms_norm_fp8", "scaling": "mx"}
+    assert parse("x", json.dumps({"about": "a", "cases": [case]})).cases == (replace(plain, scaling="mx"),)
+
+
 def test_an_unknown_suite_is_answered_with_the_names():
     with pytest.raises(ValueError, match=r"^suite must be one of cpu, fp8, genai, .*wide, not tuesday$"):
         suite("tuesday")
@@ -132,6 +155,8 @@ def test_tokens_times_heads_are_rows():
         ({"about": "a", "grids": {}}, "grids must be a list"),
         ({"about": "a", "cases": [CASE | {"dtype": "int8"}]}, r"cases\[0\]: dtype must be one of"),
         ({"about": "a", "cases": [{"op": "rms_norm"}]}, r"cases\[0\]: .*direction"),
+        ({"about": "a", "grids": [GRID | {"scalings": "mx"}]}, r"grids\[0\]: scalings must be a list"),
+        ({"about": "a", "grids": [GRID | {"scalings": ["mx"]}]}, r"grids\[0\]: scaling must be left out for rms_norm"),
         ({"about": "a", "cases": [CASE, CASE]}, "rms_norm-forward-4x8-float32 stands in it twice"),
     ],
 )

@@ -36,18 +36,19 @@ class Fp8Errors:
     def __init__(self, inputs: Inputs, got: dict[str, Tensor], unit: float, fp32_error: float) -> None:
         assert inputs.quantize is not None
         self._fp8, self._got, self._unit, self._fp32_error = inputs.quantize, got, unit, fp32_error
-        self._rows = inputs.x[..., 0].numel()
+        self._rows, self._seen = inputs.x[..., 0].numel(), 0
         self._zero = torch.zeros((), dtype=torch.float64, device=inputs.x.device)
         self._amax = self._slack = self._zero
         self._worst: dict[str, Tensor] = {}
 
-    def add(self, first: int, y: Tensor) -> None:
-        """Rows of the reference, flat, of which `first` is the number of the first."""
+    def add(self, y: Tensor) -> None:
+        """The next rows of the reference, flat: a multiple of WHOLE_GROUPS, but for the last."""
         rms = y.square().mean(-1, keepdim=True).sqrt()
         slack = self._unit * y.abs() + self._fp32_error * (y.abs() + rms)
         self._amax = torch.maximum(self._amax, y.abs().max())
         self._slack = torch.maximum(self._slack, slack.max())
-        rows = slice(first, first + y.shape[0])
+        rows = slice(self._seen, self._seen + y.shape[0])
+        self._seen = rows.stop
         if {"q", "scale"} <= self._got.keys():
             q, scale = self._got["q"].reshape(self._rows, -1)[rows], self._got["scale"]
             if scale.dim():
@@ -57,7 +58,7 @@ class Fp8Errors:
             q, scale = self._got["q_t"][:, rows], self._got["scale_t"]
             if scale.dim():
                 group = self._fp8.block or 1
-                scale = scale[:, first // group : -(-rows.stop // group)]
+                scale = scale[:, rows.start // group : -(-rows.stop // group)]
             self._add("_t", q, scale, y.t(), slack.t())
 
     def _add(self, suffix: str, q: Tensor, scale: Tensor, y: Tensor, slack: Tensor) -> None:
@@ -90,7 +91,8 @@ class Fp8Errors:
             if name in self._got and self._got[name].dim() == 0:
                 self._note(f"{name} worst", self._one_scale_off(self._got[name].double()))
         if self._fp8.amax is not None:
-            self._note("amax", (self._fp8.amax.double() - self._amax).abs() / self._slack)
+            merged = self._fp8.amax.double().nan_to_num(0.0, 0.0, 0.0)  # as wrong as nothing, and a number in JSON
+            self._note("amax", (merged - self._amax).abs() / self._slack)
         return {name: found.item() for name, found in self._worst.items()}
 
     def _one_scale_off(self, scale: Tensor) -> Tensor:

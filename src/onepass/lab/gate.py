@@ -46,7 +46,7 @@ def check(case: Case, inputs: Inputs, outputs: Any) -> Correctness:
     `errors` has ‖got - ref‖ / ‖ref‖ of every result, and for those with rows that of its worst row and the error of its
     worst value: one row in 32,768, or one value in a row, is lost in the norm of the whole. A result that cannot be
     compared (shape, dtype, device, NaN) or that lies in the memory of an input has an entry instead that says so, and
-    counts above its limit of 0: every number is finite, so that a row remains JSON.
+    counts above its limit of 0: every number is finite, so that a row remains JSON. FP8 has errors of its own.
     """
     names = wanted(case)
     faults = {f"{name} was overwritten": 1.0 for name in inputs.overwritten()}
@@ -60,8 +60,6 @@ def check(case: Case, inputs: Inputs, outputs: Any) -> Correctness:
     if len(results) != len(names):
         faults[f"{len(results)} results, not {len(names)}: {', '.join(names)}"] = 1.0
         return Correctness(faults, dict.fromkeys(faults, 0.0))
-    if inputs.quantize is not None and inputs.quantize.amax is not None and not inputs.quantize.amax.isfinite():
-        faults["amax is not finite"] = 1.0
     sound: dict[str, Tensor] = {}
     for name, result in zip(names, results, strict=True):
         found = _faults(name, result, inputs)
@@ -147,7 +145,7 @@ def _compare(case: Case, inputs: Inputs, got: dict[str, Tensor]) -> tuple[dict[s
         rows = slice(start, start + step)
         reference = _reference(case, inputs, rows)
         if fp8 is not None:
-            fp8.add(start * case.heads if inputs.x.dim() > 2 else start, reference["y"].flatten(0, -2))
+            fp8.add(reference["y"].flatten(0, -2))
         terms = reference.pop("terms", None)
         if terms is not None:
             size["terms"] = size["terms"] + terms.square().sum()

@@ -19,8 +19,8 @@ SCALES = (0.5, 2.0)
 GROWTH = (0.5, 1.5)
 #: Weights lie within these bounds: none is so small that its column counts for nothing.
 WEIGHTS = (0.5, 1.5)
-#: What "static" divides by, and "delayed" multiplies with. 448 of the scale are 22.4: at six times their spread, times
-#: growth and weight and with a bias, values reach 20, so that none saturates.
+#: What "static" divides by, and "delayed" multiplies with: up to 448 · 0.05 = 22.4 nothing saturates. Six times their
+#: spread, at the end of a row, with the largest weight and a bias of six, values are at 19.
 STATIC_SCALE = 0.05
 DELAYED_MULTIPLIER = 20.0
 

@@ -48,7 +48,7 @@ class Case:
             ("dtype", self.dtype, DTYPES),
             ("weight_dtype", self.weight_dtype or self.dtype, DTYPES),
             ("layout", self.layout, LAYOUTS),
-            ("scaling", self.scaling or "token", tuple(SCALINGS)),
+            ("scaling", "token" if self.scaling is None else self.scaling, tuple(SCALINGS)),
             ("columnwise", self.columnwise, (False, True)),
         ):
             if value not in allowed:

@@ -1,0 +1,14 @@
+"""Tuning over suites: what it cannot be asked for, it says before anything is timed."""
+
+import pytest
+
+from onepass.lab.suite import suite
+from onepass.lab.tuning import tune_cases
+
+
+def test_fp8_is_refused_before_any_other_case_is_tuned():
+    begun = []
+    cases = [*suite("seed").cases, *suite("fp8").cases]
+    with pytest.raises(ValueError, match=r"^rms_norm_fp8-forward-32768x4096-bfloat16-static cannot be tuned: "):
+        tune_cases(cases, progress=lambda number, case: begun.append(case))
+    assert begun == []
