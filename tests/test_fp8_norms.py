@@ -170,8 +170,9 @@ BOTH_WAYS = {name: kind for name, kind in KINDS.items() if name != "vllm"} | {
 }
 
 
-@pytest.mark.parametrize("op", ["rms_norm", "layer_norm"])
-@pytest.mark.parametrize("size", [(1, 40), (129, 300), (260, 130), (4, 2000)])
+@pytest.mark.parametrize(
+    ("op", "size"), [*product(["rms_norm"], [(1, 40), (129, 200), (4, 600)]), ("layer_norm", (132, 130))]
+)
 @pytest.mark.parametrize("kind", BOTH_WAYS)
 def test_the_transpose_has_the_bits_of_the_definition(kind, size, op, launches):
     x, weight = exact(*size), torch.randn(size[1])
@@ -196,11 +197,12 @@ def test_the_transpose_of_heads_and_of_strided_rows():
         assert same_bits(q.unquantized, y) and same_bits(q.residual, total)
 
 
-@pytest.mark.parametrize("columnwise", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "columnwise"), [*product(KINDS, [False]), *product(["delayed", "token", "block", "swizzled"], [True])]
+)
 def test_a_compiled_call_gives_the_same(kind, columnwise):
     torch._dynamo.reset()
-    x, weight, residual = exact(6, 300), torch.randn(300, requires_grad=True), exact(6, 300)
+    x, weight, residual = exact(6, 150), torch.randn(150, requires_grad=True), exact(6, 150)
     fp8, again = (replace(KINDS[kind](), columnwise=columnwise) for _ in range(2))
     compiled = torch.compile(
         lambda x, r: onepass.rms_norm(x, weight, residual=r, quantize=fp8), backend="aot_eager", fullgraph=True
@@ -208,7 +210,7 @@ def test_a_compiled_call_gives_the_same(kind, columnwise):
     q, expected = compiled(x, residual), onepass.rms_norm(x, weight, residual=residual, quantize=again)
     for name in ("data", "scale", "data_t", "scale_t", "amax", "residual"):
         assert same_bits(getattr(q, name), getattr(expected, name)), name
-    gradient = torch.randn(6, 300)
+    gradient = torch.randn(6, 150)
     (got,) = torch.autograd.grad(q.dequantize(), weight, gradient)
     (wanted,) = torch.autograd.grad(expected.dequantize(), weight, gradient)
     assert torch.equal(got, wanted)
@@ -241,7 +243,7 @@ def test_what_cannot_be_is_said_in_a_sentence():
 
 
 @pytest.mark.parametrize(
-    ("shape", "columnwise"), [*product([(5, 300), (130, 260), (2, 3, 64)], [False, True]), ((2, 17000), False)]
+    ("shape", "columnwise"), [*product([(5, 300), (130, 140), (2, 3, 64)], [False, True]), ((2, 17000), False)]
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_quantization_alone_has_the_bits_of_the_definition(kind, shape, columnwise):
