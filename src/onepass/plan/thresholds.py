@@ -44,9 +44,10 @@ class Thresholds:
     #: still: level with a walk for many rows, and 5.1 us against 6.0 at 13 x 11,712.
     wide_forward_tile: Tile = Tile(32768, 1, 16, block=2048)
     #: With an FP8 output there is more to do for each value, and less to write: fewer warps, which wait less for each
-    #: other. 94 us against 121 at 32,768 x 4,096 with a given scale, 102 against 134 with one a row.
+    #: other. Prototypes took 94 us at 32,768 x 4,096 with a given scale and 102 with one a row, where eight warps took
+    #: 121 and 134 here.
     quantized_tiles: tuple[Tile, ...] = (Tile(4096, 1, 4, block=1024), Tile(16384, 1, 8, block=1024))
-    #: And where columns share scales, blocks that leave more of each group in a thread: 104 us against 156.
+    #: And where columns share scales, blocks that leave more of each group in a thread: likewise 104 us for 156.
     grouped_tiles: tuple[Tile, ...] = (Tile(4096, 1, 4), Tile(16384, 1, 8, block=4096))
     quantized_from: int = 3073
     #: LayerNorm forward: its second sum waits for its first, so fewer warps, which then wait for fewer others.
@@ -125,7 +126,7 @@ class Thresholds:
         Tile(16384, 1, 8, 1, 3, block=2048),
     )
     #: Of rows at odd addresses, by columns of any dtype. In pieces of 2 bytes: 42 us against 52 at 4,093 x 4,099. Short
-    #: ones in narrow blocks, and many programs, which hide each other's waiting: 62 us against 138 at 528,970 x 41,
+    #: ones in narrow blocks, and many programs, which hide each other's waiting: 64 us against 138 at 528,970 x 41,
     #: LayerNorm 73 against 181. LayerNorm's sums leave less room for warps.
     odd_backward_tiles: tuple[Tile, ...] = (
         Tile(48, 8, 2, 16, 2, block=16),
