@@ -29,6 +29,7 @@ def test_every_suite_is_there():
         "cpu",
         "measured",
         "landscape",
+        "neighbours",
         "watch",
         "fp8",
     }
