@@ -7,6 +7,7 @@ import triton.language as tl
 
 import onepass
 from onepass.fp8 import Fp8, definition
+from onepass.fp8.forward import FLOORED_FROM
 from onepass.fp8.scales import steps_from as defined_steps
 from onepass.fp8.spec import ARITHMETIC, FORMATS
 from onepass.kernels.quantize import bits_of_magnitude, steps_from
@@ -26,12 +27,13 @@ KINDS = [
 @triton.jit
 def steps_of(
     p_values, p_scale, p_factor, count, floor, upper, largest, inverse,
-    BLOCK: tl.constexpr, BOUNDED: tl.constexpr, ARITHMETIC: tl.constexpr, POWER: tl.constexpr, E8M0: tl.constexpr,
+    BLOCK: tl.constexpr, BOUNDED: tl.constexpr, FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr, POWER: tl.constexpr,
+    E8M0: tl.constexpr,
 ):  # fmt: skip
     o = tl.arange(0, BLOCK)
     m = o < count
     bits = bits_of_magnitude(tl.load(p_values + o, mask=m, other=0.0))
-    scale, factor = steps_from(bits, floor, upper, largest, inverse, BOUNDED, ARITHMETIC, POWER, E8M0)
+    scale, factor = steps_from(bits, floor, upper, largest, inverse, BOUNDED, FLOORED, ARITHMETIC, POWER, E8M0)
     tl.store(p_scale + o, scale, mask=m)
     tl.store(p_factor + o, factor, mask=m)
 
@@ -49,7 +51,7 @@ def test_scale_and_factor_have_the_bits_of_the_definition(scaling, arithmetic, p
     inverse = float(torch.ones(()) / fp8.largest)
     steps_of[(1,)](
         -values, scale, factor, len(values), fp8.floor or 0.0, upper_bound or 0.0, fp8.largest, inverse,
-        BLOCK, upper_bound is not None, arithmetic, bool(power_of_two), mx,
+        BLOCK, upper_bound is not None, (fp8.floor or 0.0) >= FLOORED_FROM, arithmetic, bool(power_of_two), mx,
     )  # fmt: skip
     expected = defined_steps(values, fp8)
     assert torch.equal(scale.view(torch.uint8), expected.scale.view(torch.uint8)) or same(scale, expected.scale)

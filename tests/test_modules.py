@@ -38,6 +38,7 @@ def test_constructors_begin_as_those_of_torch(ours, torchs):
     assert [(p.name, p.kind) for p in mine[len(theirs) :]] == [
         ("offset", inspect.Parameter.KEYWORD_ONLY),
         ("cast", inspect.Parameter.KEYWORD_ONLY),
+        ("quantize", inspect.Parameter.KEYWORD_ONLY),
     ]
     assert issubclass(ours, torchs)
 

@@ -30,7 +30,7 @@ QUANTIZED_TENSORS = ("q", "scale", "given", "amax")
 
 #: The switches behind an FP8 output (kernels/quantize.py), where there is none.
 NOT_QUANTIZED = dict.fromkeys(
-    ("KIND", "GROUP", "ROUND", "BOUNDED", "ARITHMETIC", "POWER_OF_TWO", "E8M0", "SWIZZLED")
+    ("KIND", "GROUP", "ROUND", "BOUNDED", "FLOORED", "ARITHMETIC", "POWER_OF_TWO", "E8M0", "SWIZZLED")
 )  # fmt: skip
 
 

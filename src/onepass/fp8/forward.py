@@ -23,8 +23,13 @@ from onepass.plan.layout import layout_of
 from onepass.plan.planner import Plan
 from onepass.spec import Norm, Problem
 
-#: Rows of a tile of the transpose, as kernels/columnwise.py has them.
+#: Divisions by an amax of no less than this need no care for what is subnormal; as kernels/quantize.py has it.
+FLOORED_FROM = 2.0**-60
+
+#: Rows of a tile of the transpose, as kernels/columnwise.py has them; and a multiple of how many rows there must be for
+#: it to be stored in words: 16 bytes at once. FP8 GEMMs ask for no less.
 TILE = 128
+WORDS_OF = 16
 
 #: Whose amax a scale is, as the kernels call it; the tensor's takes two launches.
 KINDS = {"static": "given", "delayed": "given", "token": "row", "block": "group", "mx": "group"}
@@ -157,7 +162,7 @@ class QuantizedForward(Forward):
             plans = [planner.forward_plan(problem, device, self.norm.centred, align) for problem in problems]
             launches.append([self.step(plan, align, stats, self._quantizing(kind), keeps) for plan in plans])
         if both:
-            words = self.problem.rows * self.problem.lanes % 4 == 0
+            words = self.problem.rows * self.problem.lanes % WORDS_OF == 0
             kind = "tensor" if tensor else KINDS[self.fp8.scaling]
             launches.append([self._column_step(align, kind, words=each) for each in (not words, words)])
         return launches
@@ -182,21 +187,20 @@ class QuantizedForward(Forward):
             None if ready else torch.int32,
         )  # fmt: skip
         rounded = norm.round_residual and problem.sum is not None
-        tile = planner.thresholds().columnwise_tile
-        # Groups of 64 or 32 rows are quantized as they are found, those of 128 by parts too.
-        part = tile.block if fp8.block is None or fp8.block == tile.rows else max(tile.block or 0, fp8.block)
+        tile = planner.columnwise_tile(problem.group)
         constants = switches(norm, problem) | {
             "IDENTITY": norm.identity, "ROUND_SUM": problem.sum if rounded else None,
             "ROWS": plan.rows, "BLOCK": plan.block, "BLOCKS": plan.blocks, "EVEN": problem.cols % plan.block == 0,
-            "COLS": tile.cols, "PART": part, "RAGGED": problem.cols % tile.cols != 0, "ALIGN": align, "READY": ready,
+            "COLS": tile.cols, "RAGGED": problem.cols % tile.cols != 0, "ALIGN": align, "READY": ready,
             "WORDS": words, "TRANSPOSED": fp8.columnwise_order != "rows",
         }  # fmt: skip
         (x, residual, _), cols = self.layout.strides, problem.cols // align
         scale_row, scale_group = quantizing.strides
         column_scale_row, column_scale_group = self._column_scales.strides
+        column_row = problem.cols if fp8.columnwise_order == "rows" else rows // WORDS_OF if words else rows
         scalars = (
             *divided(align, (x, residual)), cols, scale_row,
-            problem.cols if fp8.columnwise_order == "rows" else rows, column_scale_row,
+            column_row, column_scale_row,
             cols if problem.per_lane else 0, scale_group, column_scale_group, rows, problem.lanes, cols, plan.stages,
             norm.eps, norm.offset, *quantizing.numbers,
         )  # fmt: skip
@@ -206,8 +210,9 @@ class QuantizedForward(Forward):
         fp8 = self.fp8
         constants = {
             "KIND": kind, "GROUP": fp8.block or 1, "ROUND": self.problem.y if fp8.round_first else None,
-            "BOUNDED": fp8.upper_bound is not None, "ARITHMETIC": fp8.arithmetic, "POWER_OF_TWO": fp8.power_of_two,
-            "E8M0": fp8.scaling == "mx", "SWIZZLED": fp8.layout == "swizzled",
+            "BOUNDED": fp8.upper_bound is not None, "FLOORED": (fp8.floor or 0.0) >= FLOORED_FROM,
+            "ARITHMETIC": fp8.arithmetic, "POWER_OF_TWO": fp8.power_of_two, "E8M0": fp8.scaling == "mx",
+            "SWIZZLED": fp8.layout == "swizzled",
         }  # fmt: skip
         stored = {"q": fp8.dtype, "scale": torch.uint8 if fp8.scaling == "mx" else torch.float32}
         present: dict[str, torch.dtype] = {} if kind == "amax" else stored
@@ -232,10 +237,10 @@ class QuantizedForward(Forward):
 
 def transpose_step(rows: int, cols: int) -> Step:
     """Bytes alone. Memory of which nothing is known but its address."""
-    tile = planner.thresholds().columnwise_tile
+    tile = planner.columnwise_tile(1)
     plan = Plan("columnwise", tile.rows, tile.cols, tile.warps, -(-rows // tile.rows) * -(-cols // tile.cols))
     align = cols & -cols if cols % 16 else 16
-    constants = {"COLS": tile.cols, "WORDS": rows % 4 == 0, "ALIGN": align}
+    constants = {"COLS": tile.cols, "WORDS": rows % WORDS_OF == 0, "ALIGN": align}
     dtypes = (torch.uint8, torch.uint8)
     return Step(transpose_bytes, ("x", "columns"), dtypes, constants, (rows, cols // align), plan)
 

@@ -43,31 +43,102 @@ def full_like(like, value):
 
 
 @triton.jit
+def above(value, least):
+    """The larger one; NaN stays."""
+    return tl.maximum(value, least, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def below(value, most):
+    return tl.minimum(value, most, propagate_nan=tl.PropagateNan.ALL)
+
+
+#: A true division for each of a tile's scales would be a third of all its instructions: they have a branch for what is
+#: out of their range. Here nothing is, so these are the branches that would be taken: an approximation, which Newton's
+#: step makes exact to the last bit.
+INVERSE = tl.constexpr(
+    """{
+    .reg .f32 near, negative, error;
+    rcp.approx.ftz.f32 near, $1;
+    neg.f32 negative, $1;
+    fma.rn.f32 error, negative, near, 0f3F800000;
+    fma.rn.f32 $0, near, error, near;
+    }"""
+)
+
+
+@triton.jit
+def inverse_of(value):
+    """1 / value, to the bits of a true division, of what lies between 2⁻¹²⁶ and 2¹²⁵; NaN stays."""
+    if INTERPRETED:
+        return tl.div_rn(full_like(value, 1.0), value)
+    else:
+        return tl.inline_asm_elementwise(INVERSE, "=f,f", [value], dtype=tl.float32, is_pure=True, pack=1)
+
+
+@triton.jit
+def corrected(quotient, dividend, divisor, inverse_of_divisor):
+    """A quotient that is all but right, made so by what it leaves."""
+    return tl.fma(tl.fma(-quotient, divisor, dividend), inverse_of_divisor, quotient)
+
+
+@triton.jit
+def over_largest(amax, largest, inverse_of_largest):
+    """amax / largest, to the bits of a true division."""
+    if INTERPRETED:
+        return tl.div_rn(amax, full_like(amax, largest))
+    else:
+        return corrected(amax * inverse_of_largest, amax, full_like(amax, largest), full_like(amax, inverse_of_largest))
+
+
+#: Both sides of a division by amax are made so much smaller, since the inverse of a huge one would be subnormal.
+SMALLER = tl.constexpr(2.0**-32)
+
+
+@triton.jit
+def largest_over(amax, largest):
+    """largest / amax, to the bits of a true division, of an amax from 2⁻⁶⁰ on."""
+    if INTERPRETED:
+        return tl.div_rn(full_like(amax, largest), amax)
+    else:
+        divisor = amax * SMALLER
+        dividend = full_like(amax, largest * SMALLER)
+        inverse = inverse_of(divisor)
+        return corrected(dividend * inverse, dividend, divisor, inverse)
+
+
+@triton.jit
 def steps_from(
     bits, floor, upper, largest, inverse_of_largest,
-    BOUNDED: tl.constexpr, ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr,
+    BOUNDED: tl.constexpr, FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr,
+    E8M0: tl.constexpr,
 ):  # fmt: skip
     """From the bits of amax: the scale that is handed on, and the factor that values meet.
 
-    What is not finite makes both NaN, and so its whole group.
+    What is not finite makes both NaN, and so its whole group. FLOORED: the floor is at least 2⁻⁶⁰.
     """
     amax = tl.where(bits < INFINITY_BITS, bits, MAGNITUDE_BITS).to(tl.float32, bitcast=True)
     lost = amax != amax
     if BOUNDED:
-        amax = tl.where(lost, amax, tl.minimum(amax, upper))
-    amax = tl.where(lost, amax, tl.maximum(amax, floor))
+        amax = below(amax, upper)
+    amax = above(amax, floor)
     if ARITHMETIC == "multiplier":
-        factor = tl.div_rn(full_like(amax, largest), amax)
-        factor = tl.where(lost, amax, tl.minimum(factor, LARGEST_MULTIPLIER))
+        if FLOORED:
+            factor = largest_over(amax, largest)
+        else:
+            factor = below(tl.div_rn(full_like(amax, largest), amax), LARGEST_MULTIPLIER)
         if POWER_OF_TWO:
             exponent = factor.to(tl.int32, bitcast=True) >> MANTISSA_BITS
             factor = tl.where(lost, amax, (exponent << MANTISSA_BITS).to(tl.float32, bitcast=True))
-        factor = tl.where(amax == 0.0, 1.0, factor)
-        return tl.div_rn(full_like(factor, 1.0), factor), factor
+        if FLOORED:
+            return inverse_of(factor), factor
+        else:
+            factor = tl.where(amax == 0.0, 1.0, factor)
+            return tl.div_rn(full_like(factor, 1.0), factor), factor
     if ARITHMETIC == "reciprocal":
         scale = amax * inverse_of_largest
     else:
-        scale = tl.div_rn(amax, full_like(amax, largest))
+        scale = over_largest(amax, largest, inverse_of_largest)
     if E8M0:
         return e8m0_steps(scale)
     else:
@@ -75,12 +146,12 @@ def steps_from(
             raw = scale.to(tl.int32, bitcast=True)
             exponent = (raw >> MANTISSA_BITS) + ((raw & MANTISSA) != 0).to(tl.int32)
             scale = tl.where(lost, scale, (exponent << MANTISSA_BITS).to(tl.float32, bitcast=True))
-        scale = tl.where(lost, scale, tl.maximum(scale, SMALLEST_SCALE))
-        scale = tl.where(amax == 0.0, 1.0, scale)
+        if not FLOORED:
+            scale = tl.where(amax == 0.0, 1.0, above(scale, SMALLEST_SCALE))
         if ARITHMETIC == "scale":
             return scale, scale
         else:
-            return scale, tl.div_rn(full_like(scale, 1.0), scale)
+            return scale, inverse_of(scale)
 
 
 @triton.jit
@@ -104,7 +175,8 @@ def scaled(values, factor, DIVIDES: tl.constexpr, CHECKED: tl.constexpr):
     else:
         result = values * factor
     if CHECKED:
-        result = tl.where(bits_of_magnitude(values) < INFINITY_BITS, result, float("nan"))
+        # Nothing to a finite value, not even to a zero's sign; NaN to what is not.
+        result += values * 0.0
     return result
 
 
@@ -116,10 +188,10 @@ def clamped(values, largest):
 
 @triton.jit
 def converted(values, factor, largest, FORMAT: tl.constexpr, DIVIDES: tl.constexpr, CHECKED: tl.constexpr):
-    """To nearest even, saturating; NaN stays."""
-    result = clamped(scaled(values, factor, DIVIDES, CHECKED), largest)
+    """To nearest even, saturating, which the GPU's own conversion does too; NaN stays."""
+    result = scaled(values, factor, DIVIDES, CHECKED)
     if INTERPRETED:
-        return converted_by_hand(result, FORMAT)
+        return converted_by_hand(clamped(result, largest), FORMAT)
     else:
         return result.to(FORMAT)
 
@@ -182,35 +254,54 @@ def converted_by_hand(values, FORMAT: tl.constexpr):
     return tl.where(magnitude > INFINITY_BITS, 0x7F, code).to(tl.uint8).to(FORMAT, bitcast=True)
 
 
-#: Two values at once: left alone, the compiler rounds them one by one, with an instruction that is a quarter as fast
-#: (235 us against 257 for tiles of 1 x 128 both ways, at 32,768 x 4,096).
+#: Two values at once, here and below: left alone, the compiler rounds them one by one, with an instruction that is a
+#: quarter as fast (235 us against 257 for tiles of 1 x 128 both ways, at 32,768 x 4,096), and takes three instructions
+#: to widen two.
 ROUND_TO_BF16 = tl.constexpr("cvt.rn.bf16x2.f32 $0, $2, $1;")
 ROUND_TO_FP16 = tl.constexpr("cvt.rn.f16x2.f32 $0, $2, $1;")
+WIDEN_BF16 = tl.constexpr("shl.b32 $0, $2, 16; and.b32 $1, $2, 0xFFFF0000;")
+
+
+@triton.jit
+def widened(values):
+    """In fp32."""
+    if INTERPRETED or values.dtype is not tl.bfloat16:
+        return values.to(tl.float32)
+    else:
+        return tl.inline_asm_elementwise(WIDEN_BF16, "=f,=f,r", [values], dtype=tl.float32, is_pure=True, pack=2)
 
 
 @triton.jit
 def rounded(values, m, ROUND: tl.constexpr, MASKED: tl.constexpr):
-    """What is quantized; zero outside the row, where a bias or a mean may have left something."""
+    """What is quantized, in fp32."""
+    return widened(narrow(values, m, ROUND, MASKED))
+
+
+@triton.jit
+def narrow(values, m, ROUND: tl.constexpr, MASKED: tl.constexpr):
+    """What is quantized, in the dtype to which it is rounded; zero outside the row, where a bias or a mean may have
+    left something."""
+    if MASKED:
+        values = tl.where(m, values, 0.0)
     if ROUND is not None:
         if INTERPRETED or ROUND is tl.float32:
-            values = values.to(ROUND).to(tl.float32)
+            values = values.to(ROUND)
         elif ROUND is tl.bfloat16:
             values = tl.inline_asm_elementwise(
                 ROUND_TO_BF16, "=r,f,f", [values], dtype=tl.bfloat16, is_pure=True, pack=2
-            ).to(tl.float32)  # fmt: skip
+            )  # fmt: skip
         else:
             values = tl.inline_asm_elementwise(
                 ROUND_TO_FP16, "=r,f,f", [values], dtype=tl.float16, is_pure=True, pack=2
-            ).to(tl.float32)  # fmt: skip
-    if MASKED:
-        values = tl.where(m, values, 0.0)
+            )  # fmt: skip
     return values
 
 
 @triton.jit
 def factor_of_tensor(
     p_given, p_amax, p_scale, floor, upper, largest, inverse,
-    KIND: tl.constexpr, BOUNDED: tl.constexpr, ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr,
+    KIND: tl.constexpr, BOUNDED: tl.constexpr, FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr,
+    POWER_OF_TWO: tl.constexpr,
 ):  # fmt: skip
     """What every value meets where the tensor has one scale: given, or from its amax. Other kinds have none as yet.
 
@@ -226,7 +317,7 @@ def factor_of_tensor(
             tl.store(p_scale, tl.div_rn(full_like(given, 1.0), given))
     if KIND == "tensor":
         scale, factor = steps_from(
-            tl.load(p_amax), floor, upper, largest, inverse, BOUNDED, ARITHMETIC, POWER_OF_TWO, False
+            tl.load(p_amax), floor, upper, largest, inverse, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, False
         )
         if tl.program_id(0) == 0:
             tl.store(p_scale, scale)
@@ -253,8 +344,8 @@ def scale_place(flat, group, scale_row, scale_group, SWIZZLED: tl.constexpr):
 def store_quantized(
     p_q, o_q, p_scale, flat, scale_row, scale_group, values, m, m_row, first, cols, factor,
     floor, upper, largest, inverse, KIND: tl.constexpr, GROUP: tl.constexpr, BOUNDED: tl.constexpr,
-    ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr, SWIZZLED: tl.constexpr,
-    MASKED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr,
+    SWIZZLED: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A block of rows from column `first` on. Groups are the block's own, which begins at one; `flat` numbers rows."""
     FORMAT: tl.constexpr = p_q.dtype.element_ty
@@ -263,7 +354,9 @@ def store_quantized(
         GROUPS: tl.constexpr = BLOCK // GROUP
         grouped = tl.reshape(values, (ROWS, GROUPS, GROUP))
         bits = tl.max(bits_of_magnitude(grouped), axis=2, keep_dims=True)
-        scale, factor = steps_from(bits, floor, upper, largest, inverse, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0)
+        scale, factor = steps_from(
+            bits, floor, upper, largest, inverse, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0
+        )
         q = tl.reshape(converted(grouped, factor, largest, FORMAT, DIVIDES, False), (ROWS, BLOCK))
         group = first // GROUP + tl.arange(0, GROUPS)[None, :]
         o_scale = scale_place(flat, group, scale_row, scale_group, SWIZZLED)

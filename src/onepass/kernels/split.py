@@ -98,6 +98,7 @@ def split_forward(
     GROUP: tl.constexpr,
     ROUND: tl.constexpr,
     BOUNDED: tl.constexpr,
+    FLOORED: tl.constexpr,
     ARITHMETIC: tl.constexpr,
     POWER_OF_TWO: tl.constexpr,
     E8M0: tl.constexpr,
@@ -108,7 +109,7 @@ def split_forward(
     m_col = o_col < cols * ALIGN
     count = (cols * ALIGN).to(tl.float32)
     factor = factor_of_tensor(
-        p_given, p_amax, p_scale, floor, upper, largest, inverse, KIND, BOUNDED, ARITHMETIC, POWER_OF_TWO
+        p_given, p_amax, p_scale, floor, upper, largest, inverse, KIND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO
     )
     MERGED: tl.constexpr = p_amax is not None and KIND != "tensor"
     top = tl.zeros((1, BLOCK), tl.int32)
@@ -172,7 +173,7 @@ def split_forward(
                 store_quantized(
                     p_q, o_y, p_scale, o_stat + tl.zeros((1, 1), tl.int32), scale_row, scale_group, values, m_col,
                     o_stat >= 0, own * BLOCK, cols * ALIGN, factor, floor, upper, largest, inverse,
-                    KIND, GROUP, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, True, 1, BLOCK,
+                    KIND, GROUP, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, True, 1, BLOCK,
                 )  # fmt: skip
         h = h_following
     if MERGED:

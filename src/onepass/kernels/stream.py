@@ -137,6 +137,7 @@ def stream_forward(
     GROUP: tl.constexpr,
     ROUND: tl.constexpr,
     BOUNDED: tl.constexpr,
+    FLOORED: tl.constexpr,
     ARITHMETIC: tl.constexpr,
     POWER_OF_TWO: tl.constexpr,
     E8M0: tl.constexpr,
@@ -167,7 +168,7 @@ def stream_forward(
         tl.store(p_rstd + o_stat, tl.sum(rstd))
 
     factor = factor_of_tensor(
-        p_given, p_amax, p_scale, floor, upper, largest, inverse, KIND, BOUNDED, ARITHMETIC, POWER_OF_TWO
+        p_given, p_amax, p_scale, floor, upper, largest, inverse, KIND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO
     )
     MERGED: tl.constexpr = p_amax is not None and KIND != "tensor"
     top = tl.zeros((1, BLOCK), tl.int32)
@@ -182,7 +183,9 @@ def stream_forward(
             )  # fmt: skip
             top = tl.maximum(top, bits_of_magnitude(rounded(y, o_col < end, ROUND, not EVEN)))
         bits = tl.max(top, axis=1, keep_dims=True)
-        scale, factor = steps_from(bits, floor, upper, largest, inverse, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0)
+        scale, factor = steps_from(
+            bits, floor, upper, largest, inverse, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0
+        )
         tl.store(p_scale + o_stat * scale_row + tl.zeros((1, 1), tl.int32), scale)
     for i in range(BLOCKS):
         if KIND == "row":
@@ -207,7 +210,7 @@ def stream_forward(
                 store_quantized(
                     p_q, o_y + o_col, p_scale, o_stat + tl.zeros((1, 1), tl.int32), scale_row, scale_group, values, m,
                     o_stat >= 0, tl.min(o_col), end, factor, floor, upper, largest, inverse,
-                    KIND, GROUP, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, not EVEN, 1, BLOCK,
+                    KIND, GROUP, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, not EVEN, 1, BLOCK,
                 )  # fmt: skip
     if MERGED:
         merge_amax(p_amax, top)

@@ -94,6 +94,7 @@ def tile_forward(
     GROUP: tl.constexpr,
     ROUND: tl.constexpr,
     BOUNDED: tl.constexpr,
+    FLOORED: tl.constexpr,
     ARITHMETIC: tl.constexpr,
     POWER_OF_TWO: tl.constexpr,
     E8M0: tl.constexpr,
@@ -149,7 +150,7 @@ def tile_forward(
         store(p_rstd, o_stat, rstd, m_row, ROWS > 1)
 
     factor = factor_of_tensor(
-        p_given, p_amax, p_scale, floor, upper, largest, inverse, KIND, BOUNDED, ARITHMETIC, POWER_OF_TWO
+        p_given, p_amax, p_scale, floor, upper, largest, inverse, KIND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO
     )
     MERGED: tl.constexpr = p_amax is not None and KIND != "tensor"
     top = tl.zeros((ROWS, BLOCK), tl.int32)
@@ -162,7 +163,9 @@ def tile_forward(
             m_col = i * BLOCK + o_block < end
             top = tl.maximum(top, bits_of_magnitude(rounded(y, m_col, ROUND, i == RAGGED)))
         bits = tl.max(top, axis=1, keep_dims=True)
-        scale, factor = steps_from(bits, floor, upper, largest, inverse, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0)
+        scale, factor = steps_from(
+            bits, floor, upper, largest, inverse, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0
+        )
         tl.store(p_scale + o_stat * scale_row, scale, mask=m_row)
     for i in tl.static_range(BLOCKS):
         o_col = i * BLOCK + o_block
@@ -183,8 +186,8 @@ def tile_forward(
             if p_q is not None:
                 store_quantized(
                     p_q, o_y + o_col, p_scale, o_stat, scale_row, scale_group, values, m, m_row, i * BLOCK, end, factor,
-                    floor, upper, largest, inverse, KIND, GROUP, BOUNDED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
-                    ROWS > 1 or i == RAGGED, ROWS, BLOCK,
+                    floor, upper, largest, inverse, KIND, GROUP, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0,
+                    SWIZZLED, ROWS > 1 or i == RAGGED, ROWS, BLOCK,
                 )  # fmt: skip
     if MERGED:
         merge_amax(p_amax, top)

@@ -144,8 +144,9 @@ def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
             return Choice("tile", odd)
     # A sum with the residual is held in fp32.
     held = problem.x.itemsize if problem.residual is None else 4
-    if problem.quantized and held == 2 and not centred and align >= 8 and problem.cols >= t.quantized_from:
-        tile = _fitting(t.grouped_tiles if problem.group > 1 else t.quantized_tiles, problem.cols)
+    if problem.quantized and not centred and align >= 8 and problem.cols >= t.quantized_from:
+        tiles = t.grouped_tiles if problem.group > 1 else t.quantized_tiles
+        tile = _fitting(tiles if held == 2 else t.quantized_sum_tiles, problem.cols)
         if tile is not None:
             return Choice("tile", _snug(tile, problem.cols, align))
     tile = _fitting(t.centred_forward_tiles if centred else t.forward_tiles, problem.cols * held // 2)
@@ -162,19 +163,29 @@ def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
     return Choice("split", t.narrow_forward_slice if centred or problem.residual is not None else t.forward_slice)
 
 
+def columnwise_tile(group: int) -> Tile:
+    """Of FP8 both ways, where so many columns share a scale."""
+    t = _thresholds
+    return t.columnwise_tile if group <= t.columnwise_tile.cols else t.columnwise_wide_tile
+
+
 def columnwise_plan(problem: Problem) -> Plan:
     """FP8 both ways. `rows` and `block` are of programs for statistics, `slices` are tiles beside each other, and
     `stages` the blocks of rows that statistics are ahead of these."""
     t = _thresholds
-    tile = t.columnwise_tile
-    rows = max(1, min(t.columnwise_rows, t.columnwise_block * 4 // power_of_two(problem.cols)))
-    block = min(power_of_two(problem.cols), max(t.columnwise_block // rows, 128))
+    tile = columnwise_tile(problem.group)
+    width, held = power_of_two(problem.cols), t.columnwise_elements * 32 * tile.warps
+    rows = max(1, min(t.columnwise_rows, held // width))
+    block = min(width, max(held // 4 // rows, 128))
     blocks = _cdiv(problem.rows * problem.lanes, tile.rows)
     tiles = _cdiv(problem.cols, tile.cols)
     row = problem.cols * (problem.x.itemsize + _itemsize(problem.residual))
     ahead = max(1, min(blocks, t.columnwise_ahead // (tile.rows * row)))
     programs = (ahead + blocks) * (tile.rows // rows) + blocks * tiles
-    return Plan("columnwise", rows, block, tile.warps, programs, _cdiv(problem.cols, block), ahead, tiles)
+    return Plan(
+        "columnwise", rows, block, tile.warps, programs, _cdiv(problem.cols, block), ahead, tiles,
+        t.columnwise_registers,
+    )  # fmt: skip
 
 
 def row_counts_apart() -> tuple[int, ...]:

@@ -49,6 +49,8 @@ class Thresholds:
     quantized_tiles: tuple[Tile, ...] = (Tile(4096, 1, 4, block=1024), Tile(16384, 1, 8, block=1024))
     #: And where columns share scales, blocks that leave more of each group in a thread: likewise 104 us for 156.
     grouped_tiles: tuple[Tile, ...] = (Tile(4096, 1, 4), Tile(16384, 1, 8, block=4096))
+    #: And of a sum with the residual, which is held in fp32.
+    quantized_sum_tiles: tuple[Tile, ...] = ()
     quantized_from: int = 3073
     #: LayerNorm forward: its second sum waits for its first, so fewer warps, which then wait for fewer others.
     centred_forward_tiles: tuple[Tile, ...] = (
@@ -176,11 +178,14 @@ class Thresholds:
     #: Column sums for dW in the stream schedule.
     stream_affine: Tile = Tile(256, 8, 4, 4, 1)
 
-    #: FP8 both ways: what a program for statistics holds at once, rows times columns, and how many rows at most.
-    columnwise_block: int = 4096
+    #: FP8 both ways: tiles of so many columns and rows; and where 128 columns share a scale, which wants them all.
+    columnwise_tile: Tile = Tile(64, 128, 4)
+    columnwise_wide_tile: Tile = Tile(128, 128, 8)
+    #: A thread's limit, so that 16 warps run on an SM at once: some load while others compute.
+    columnwise_registers: int = 128
+    #: A program for statistics holds so many elements a thread, in blocks of a quarter, and so many rows at most.
+    columnwise_elements: int = 64
     columnwise_rows: int = 16
-    #: Tiles of so many rows and columns, of which a program holds `block` rows at a time.
-    columnwise_tile: Tile = Tile(128, 128, 8, block=32)
     #: Statistics are so far ahead of the tiles that need them, in bytes of input, of which the L2 keeps two thirds.
     columnwise_ahead: int = 24 << 20
 
