@@ -20,6 +20,7 @@ OPS = ("rms_norm", "layer_norm")
 #: Odd addresses have tiles of their own, by columns; and an fp32 sum one for wide rows.
 _NO_ODD_TILES: dict[str, object] = {
     "odd_forward_tiles": (),
+    "odd_centred_forward_tiles": (),
     "odd_backward_tiles": (),
     "odd_centred_backward_tiles": (),
     "half_odd_backward_tiles": (),

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from cases import BF16, F32, OPS, SCHEDULES, SHAPES, Case, assert_planned, call, explained, inputs_of, planned, random
+from onepass.plan import planner
+from onepass.plan.thresholds import Tile
 from oracle import computed
 
 
@@ -38,6 +40,24 @@ def test_row_bits_are_the_same_on_both_sides_of_the_block_row_count(cols, op):
     (few, y_few), (many, y_many) = seen
     assert few <= many
     assert torch.equal(y_few, y_many)
+
+
+@pytest.mark.parametrize("residual", [None, BF16])
+@pytest.mark.parametrize("cols", [128, 150])
+@pytest.mark.parametrize("op", OPS)
+def test_rows_that_are_held_have_the_bits_of_those_that_are_walked(op, cols, residual):
+    case = Case(op, x=BF16, bias=F32, residual=residual)
+    walk = (Tile(16384, 1, 1, block=32),)
+    many = inputs_of(case, 5, cols)
+    few = inputs_of(case, x=many.x[1:3])
+    few.weight, few.bias = many.weight, many.bias
+    few.residual = None if residual is None else many.residual[1:3]
+    with planned("stream"), planner.override(streams=walk, centred_streams=walk):
+        held, walked = explained(case, few).forward, explained(case, many).forward
+        assert (held.schedule, held.as_walked, walked.schedule) == ("tile", True, "stream")
+        assert held.block == walked.block == 32 and held.blocks > 3
+        for part, whole in zip(call(case, few), call(case, many), strict=True):
+            assert whole is None or torch.equal(part, whole[1:3])
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -18,6 +18,7 @@ import onepass
 from gpu.exact import random_rows, random_weight
 from onepass.explain import Explanation
 from onepass.plan import planner
+from onepass.plan.planner import Plan
 
 BF16, FP32 = torch.bfloat16, torch.float32
 
@@ -108,10 +109,15 @@ def explained(case: Case, tensors: Tensors) -> Explanation:
 
 
 def forward_schedule(op: str, dtype: torch.dtype, cols: int) -> str:
-    """What the forward of plain rows is meant to take: fp32 is twice as wide, but for RMSNorm's tile."""
+    """What the forward of many plain rows is meant to take: fp32 is twice as wide, but for RMSNorm's tile."""
     wide = dtype.itemsize // 2
-    held = 16384 if op == "rms_norm" else 16384 // wide
+    held = 16384 if op == "rms_norm" else 8192
     return "tile" if cols <= held else "stream" if cols <= 65536 // wide else "split"
+
+
+def schedule_of_many(plan: Plan) -> str:
+    """Few rows that are held as a walk would add them up belong to those that are walked."""
+    return "stream" if plan.as_walked else plan.schedule
 
 
 def backward_schedule(case: Case) -> str:
@@ -124,7 +130,7 @@ def backward_schedule(case: Case) -> str:
 def streaming() -> Any:
     """Thresholds under which every row is too wide for a tile, and for as many programs as can cooperate."""
     now = planner.thresholds()
-    changes: dict[str, Any] = {"few_rows": 0}
+    changes: dict[str, Any] = {"few_rows": 0, "held_per_sm": 0}
     for name in (entry.name for entry in fields(now)):
         value = getattr(now, name)
         if name.endswith("_tiles"):

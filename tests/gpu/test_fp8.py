@@ -38,7 +38,7 @@ KINDS = {
 }
 
 #: Rows and columns, and the schedule that these take where programs may share a row.
-SHAPES = {(517, 4096): "tile", (300, 192): "tile", (129, 1001): "tile", (7, 32768): "stream"}
+SHAPES = {(517, 4096): "tile", (300, 192): "tile", (129, 1001): "tile", (133, 32768): "stream"}
 WIDE = {(5, 131072): "split"}
 
 #: Each kernel takes the compiler a second, so that not every kind meets every shape both ways.

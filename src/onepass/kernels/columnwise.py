@@ -359,7 +359,7 @@ def quantize_tile(
             deviation_of(widened(held[k]), mean, m_col, CENTRED, False, RAGGED), rstd, weight, bias, offset,
             p_weight is not None, p_bias is not None, SHIFTED, X_HAT, NARROW, False,
         )  # fmt: skip
-        o_y = tl.max_contiguous(row_start(flat, lanes * 0, y_row, 0, ALIGN) + o_col, (1, 8))
+        o_y = row_start(flat, lanes * 0, y_row, 0, ALIGN) + o_col
         if p_sum is not None:
             store_row(p_sum, o_y, held[k], m_col, RAGGED)
         if p_y is not None:

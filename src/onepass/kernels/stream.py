@@ -75,18 +75,25 @@ def row_moments(
         squares += narrowed(deviation * deviation, NARROW)
         if CENTRED:
             sums += deviation
-    mean = 0.0
     if CENTRED:
-        met = tl.maximum(tl.cdiv(end - o_block, BLOCK), 0).to(tl.float32)
-        mean = tl.div_rn(row_sum(sums + met * pivots), end.to(tl.float32))
-        shift = sums / tl.maximum(met, 1.0)
-        distance = pivots + shift - mean
-        squares += met * distance * distance - sums * shift
-    square = row_sum(squares)
-    if CENTRED:
-        # Rounding may leave less than nothing of a row that hardly varies. A NaN stays one.
-        square = tl.maximum(square, 0.0, propagate_nan=tl.PropagateNan.ALL)
-    return mean, square
+        return moments_from(pivots, sums, squares, end, BLOCK)
+    else:
+        return 0.0, row_sum(squares)
+
+
+@triton.jit
+def moments_from(pivots, sums, squares, end, BLOCK: tl.constexpr):
+    """Mean, and sum of squared deviations from it, of each place's sums of deviations from its pivot.
+
+    What may be fused is, by name: where a row is held or walked by how many there are, both must round alike.
+    """
+    met = tl.maximum(tl.cdiv(end - tl.arange(0, BLOCK)[None, :], BLOCK), 0).to(tl.float32)
+    mean = tl.div_rn(row_sum(tl.fma(met, pivots, sums)), end.to(tl.float32))
+    shift = sums / tl.maximum(met, 1.0)
+    distance = pivots + shift - mean
+    square = row_sum(squares + tl.fma(met * distance, distance, -(sums * shift)))
+    # Rounding may leave less than nothing of a row that hardly varies. A NaN stays one.
+    return mean, tl.maximum(square, 0.0, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit

@@ -41,6 +41,24 @@ from onepass.kernels.quantize import (
     steps_from,
     store_quantized,
 )
+from onepass.kernels.stream import moments_from
+
+
+@triton.jit
+def pivoted_moments(
+    held, end, NARROW: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, RAGGED: tl.constexpr,
+    PACKED: tl.constexpr,
+):  # fmt: skip
+    """As row_moments of stream.py, of a row that is held."""
+    pivots = wide(held[0], PACKED)
+    sums = tl.zeros((1, BLOCK), tl.float32)
+    squares = tl.zeros((1, BLOCK), tl.float32)
+    for i in tl.static_range(1, BLOCKS):
+        m = i * BLOCK + tl.arange(0, BLOCK)[None, :] < end
+        deviation = deviation_of(held[i], pivots, m, True, PACKED, i == RAGGED)
+        squares += narrowed(deviation * deviation, NARROW)
+        sums += deviation
+    return moments_from(pivots, sums, squares, end, BLOCK)
 
 
 @triton.jit
@@ -90,6 +108,7 @@ def tile_forward(
     EVEN: tl.constexpr,
     ALIGN: tl.constexpr,
     PACKED: tl.constexpr,
+    AS_WALKED: tl.constexpr,
     KIND: tl.constexpr,
     GROUP: tl.constexpr,
     ROUND: tl.constexpr,
@@ -100,6 +119,7 @@ def tile_forward(
     E8M0: tl.constexpr,
     SWIZZLED: tl.constexpr,
 ):
+    """AS_WALKED: with many such rows each would be walked (stream.py), and its sums have the same order here."""
     RAGGED: tl.constexpr = -1 if EVEN else BLOCKS - 1  # which block is
     index = tl.program_id(0)
     if KIND == "tensor":  # what was read last for amax is what the L2 still has
@@ -132,15 +152,18 @@ def tile_forward(
         biases = biases + (load_affine(p_bias, o_affine, m_col, i == RAGGED),)  # noqa: RUF005
 
     mean = 0.0
-    if CENTRED:
+    rstd = 1.0
+    if CENTRED and AS_WALKED:
+        mean, square = pivoted_moments(held, end, NARROW, BLOCK, BLOCKS, RAGGED, PACKED)
+        rstd = rstd_of(square, count, eps, NARROW)
+    elif CENTRED:
         total = tl.zeros((ROWS, BLOCK), tl.float32)
         for i in tl.static_range(BLOCKS):
             total += wide(held[i], PACKED)
         mean = tl.div_rn(row_sum(total), count)
-        if p_mean is not None:
-            store(p_mean, o_stat, mean, m_row, ROWS > 1)
-    rstd = 1.0
-    if not IDENTITY:
+    if p_mean is not None:
+        store(p_mean, o_stat, mean, m_row, ROWS > 1)
+    if not IDENTITY and not (CENTRED and AS_WALKED):
         squares = tl.zeros((ROWS, BLOCK), tl.float32)
         for i in tl.static_range(BLOCKS):
             deviation = deviation_of(held[i], mean, i * BLOCK + o_block < end, CENTRED, PACKED, i == RAGGED)

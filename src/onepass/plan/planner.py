@@ -38,6 +38,7 @@ class Plan:
     stages: int = 1  # loads in flight, in loop iterations
     slices: int = 1  # programs that share a row
     registers: int | None = None  # a thread's limit, where the programs must fit on the GPU at once
+    as_walked: bool = False  # a tile for few rows, whose sums have the order that a walk would give them
 
     @property
     def elements(self) -> int:
@@ -129,29 +130,45 @@ def forward_plan(problem: Problem, device: Device, centred: bool, align: int) ->
     if choice.schedule == "tile":
         return _tiles(problem, _batch_invariant(problem, tile, align))
     if choice.schedule == "stream":
-        return Plan("stream", 1, _block(tile, problem), tile.warps, problem.rows * problem.lanes)
+        return _held_or_walked(problem, device, tile)
     if problem.walked:
         return _stream(problem)
     return _wide(problem, device, tile, problem.x.itemsize + _itemsize(problem.residual))
+
+
+def _held_or_walked(problem: Problem, device: Device, tile: Tile) -> Plan:
+    """Rows that are walked where they are many; few of them are held, all their loads in flight at once.
+
+    Either way a thread has the same elements, and adds them up in the same order, so a row's bits are the same.
+    """
+    t, block, rows, threads = _thresholds, _block(tile, problem), problem.rows * problem.lanes, 32 * tile.warps
+    blocks = _cdiv(problem.cols, block)
+    itemsize = 4 if problem.residual is not None else problem.x.itemsize
+    registers = blocks * block // threads * itemsize // 4 + t.registers_beside
+    if rows <= device.sms * t.held_per_sm and registers <= device.registers // threads:
+        return Plan("tile", 1, block, tile.warps, rows, blocks, as_walked=True)
+    return Plan("stream", 1, block, tile.warps, rows)
 
 
 def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
     """By the thresholds."""
     t = _thresholds
     if _piece(problem.x, align) <= 4:
-        odd = _fitting(t.odd_forward_tiles, problem.cols)
+        odd = _fitting(t.odd_centred_forward_tiles if centred else t.odd_forward_tiles, problem.cols)
         if odd is not None:
             return Choice("tile", odd)
     # A sum with the residual is held in fp32.
     held = problem.x.itemsize if problem.residual is None else 4
-    if problem.quantized and not centred and align >= 8 and problem.cols >= t.quantized_from:
-        tiles = t.grouped_tiles if problem.group > 1 else t.quantized_tiles
-        tile = _fitting(tiles if held == 2 else t.quantized_sum_tiles, problem.cols)
+    if problem.quantized and held == 2 and not centred and align >= 8 and problem.cols >= t.quantized_from:
+        kinds = t.row_scaled_tiles if problem.walked else t.quantized_tiles
+        tile = _fitting(t.grouped_tiles if problem.group > 1 else kinds, problem.cols)
         if tile is not None:
             return Choice("tile", _snug(tile, problem.cols, align))
     tile = _fitting(t.centred_forward_tiles if centred else t.forward_tiles, problem.cols * held // 2)
     if tile is None and held == 4 and not centred:
         tile = _fitting((t.wide_forward_tile,), problem.cols * 2)
+    if centred and held == 2 and align >= 8 and not problem.quantized and _walks_well(problem.cols):
+        return Choice("stream", t.centred_walk)
     if tile is not None:
         single = _piece(problem.x, align) == 2
         return Choice("tile", _single(problem.cols) if single else _snug(tile, problem.cols, align))
@@ -289,6 +306,13 @@ def _piece(dtype: torch.dtype, align: int) -> int:
 def _single(cols: int) -> Tile:
     warps = min(16, max(2, power_of_two(_cdiv(cols, 32 * _thresholds.single_elements))))
     return Tile(cols, 1, warps, block=32 * warps)
+
+
+def _walks_well(cols: int) -> bool:
+    """Whether a row of LayerNorm is narrow enough for a tile and yet faster walked."""
+    t = _thresholds
+    block = t.centred_walk.block or t.centred_walk.cols
+    return t.centred_walk_from <= cols <= t.centred_walk.cols and -cols % block * 16 <= cols
 
 
 def _batch_invariant(problem: Problem, tile: Tile, align: int) -> Tile:

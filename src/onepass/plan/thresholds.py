@@ -44,16 +44,25 @@ class Thresholds:
     #: still: level with a walk for many rows, and 5.1 us against 6.0 at 13 x 11,712.
     wide_forward_tile: Tile = Tile(32768, 1, 16, block=2048)
     #: With an FP8 output there is more to do for each value, and less to write: fewer warps, which wait less for each
-    #: other. Prototypes took 94 us at 32,768 x 4,096 with a given scale and 102 with one a row, where eight warps took
-    #: 121 and 134 here.
-    quantized_tiles: tuple[Tile, ...] = (Tile(4096, 1, 4, block=1024), Tile(16384, 1, 8, block=1024))
-    #: And where columns share scales, blocks that leave more of each group in a thread: likewise 104 us for 156.
-    grouped_tiles: tuple[Tile, ...] = (Tile(4096, 1, 4), Tile(16384, 1, 8, block=4096))
-    #: And of a sum with the residual, which is held in fp32.
-    quantized_sum_tiles: tuple[Tile, ...] = ()
+    #: other. With a given scale 94 us against 114 with eight at 32,768 x 4,096, and 50 against 53 at 8,192 x 8,192.
+    quantized_tiles: tuple[Tile, ...] = (
+        Tile(4096, 1, 4),
+        Tile(8192, 1, 4, block=4096),
+        Tile(16384, 1, 8, block=1024),
+    )
+    #: Where a row has a scale of its own: 105 us against 129, and 52 against 58.
+    row_scaled_tiles: tuple[Tile, ...] = (Tile(4096, 1, 4), Tile(8192, 1, 4), Tile(16384, 1, 8, block=1024))
+    #: Where columns share scales, blocks that leave more of each group in a thread: 105 us against 131, and 54 against
+    #: 58.
+    grouped_tiles: tuple[Tile, ...] = (
+        Tile(4096, 1, 4),
+        Tile(8192, 1, 4, block=4096),
+        Tile(16384, 1, 8, block=4096),
+    )
     quantized_from: int = 3073
     #: LayerNorm forward: its second sum waits for its first, so fewer warps, which then wait for fewer others.
     centred_forward_tiles: tuple[Tile, ...] = (
+        Tile(32, 64, 4, block=32),
         Tile(128, 16, 2, block=32),
         Tile(256, 16, 4, block=128),
         Tile(512, 4, 2, block=128),
@@ -72,6 +81,12 @@ class Thresholds:
         Tile(256, 8, 2, block=32),
         Tile(512, 2, 1, block=64),
     )
+    #: LayerNorm's longest of these: 155 us against 178 at 991,603 x 123.
+    odd_centred_forward_tiles: tuple[Tile, ...] = (
+        *odd_forward_tiles[:2],
+        Tile(128, 4, 2, block=16),
+        *odd_forward_tiles[3:],
+    )
     #: Wider ones of 16 bits, element by element: a block is as wide as its threads, with as many warps as leave each
     #: thread about this many: 21.8 us against 25.2 at 4,093 x 4,099, LayerNorm 24.7 against 33.9.
     single_elements: int = 33
@@ -86,6 +101,15 @@ class Thresholds:
     streams: tuple[Tile, ...] = (Tile(20480, 1, 16, block=4096), Tile(73728, 1, 32, block=8192))
     #: LayerNorm's two sums in a row cost less with fewer warps: 42 us against 66 at 1,638 x 20,480.
     centred_streams: tuple[Tile, ...] = (Tile(32768, 1, 16, block=4096), Tile(65536, 1, 32, block=8192))
+    #: Narrower ones, of 16 bits, gain too where blocks fill them, because more of them run at once: 97 us against 122
+    #: at 8,192 x 12,288, 131 against 142 at 16,384 columns, 82 against 87 at 10,240, and 89 against 77 at 8,448.
+    centred_walk: Tile = Tile(16384, 1, 8, block=2048)
+    centred_walk_from: int = 9217
+    #: Up to so many rows for each SM, what would be walked is held, if a thread's registers take its part of a row
+    #: beside so many others. LayerNorm of 128 x 16,384: 5.2 us against 7.6, RMSNorm of 3 x 20,480: 2.9 against 4.3.
+    #: Where registers spilled it was slower: 10.5 against 7.8 at 16 x 73,728.
+    held_per_sm: int = 1
+    registers_beside: int = 40
     #: And from there on programs share a row, a slice each. Wider slices mean fewer programs to wait for: 552 us
     #: against 577 with slices of 2,048 at 2,048 x 262,144. LayerNorm's and sums with a residual hold more, and do not
     #: gain.
@@ -186,8 +210,9 @@ class Thresholds:
     #: A program for statistics holds so many elements a thread, in blocks of a quarter, and so many rows at most.
     columnwise_elements: int = 64
     columnwise_rows: int = 16
-    #: Statistics are so far ahead of the tiles that need them, in bytes of input, of which the L2 keeps two thirds.
-    columnwise_ahead: int = 24 << 20
+    #: Statistics are so far ahead of the tiles that need them, in bytes of input. With a given scale 178 us at
+    #: 32,768 x 4,096, and 181 with 4 MiB; with 16 the L2 lost some of it, which cost 3 % in an earlier trial.
+    columnwise_ahead: int = 8 << 20
 
     #: The sum of partials: tiles of so many elements, all of which are loaded at once, and as narrow as gives about
     #: this many programs, because few columns must still fill the GPU (8 columns a tile: 20.0 us against 23.4 for the
