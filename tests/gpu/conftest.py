@@ -23,18 +23,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class PoisoningTorch:
-    """torch, but fresh memory is full of NaN, so that whatever a kernel forgets to write shows."""
+    """torch, but fresh memory is full of NaN, so that whatever a kernel forgets to write shows.
+
+    Bytes have all their bits set, which is NaN in E4M3, E5M2 and E8M0.
+    """
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
 
     @staticmethod
     def empty(*size: Any, **options: Any) -> torch.Tensor:
-        return torch.empty(*size, **options).fill_(float("nan"))
+        return poisoned(torch.empty(*size, **options))
 
     @staticmethod
     def empty_like(*arguments: Any, **options: Any) -> torch.Tensor:
-        return torch.empty_like(*arguments, **options).fill_(float("nan"))
+        return poisoned(torch.empty_like(*arguments, **options))
+
+
+def poisoned(fresh: torch.Tensor) -> torch.Tensor:
+    return fresh.view(torch.uint8).fill_(255).view(fresh.dtype) if fresh.itemsize == 1 else fresh.fill_(float("nan"))
 
 
 @pytest.fixture(autouse=True)
@@ -42,3 +49,4 @@ def poisoned_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every buffer that onepass allocates for a kernel to fill; the fill is in place and costs no memory."""
     monkeypatch.setattr("onepass.forward.torch", PoisoningTorch())
     monkeypatch.setattr("onepass.backward.torch", PoisoningTorch())
+    monkeypatch.setattr("onepass.fp8.forward.torch", PoisoningTorch())

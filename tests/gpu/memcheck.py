@@ -31,11 +31,23 @@ PROBLEMS: list[tuple[str, str, str, tuple[int, ...]]] = [
 ]
 
 
+#: Kind of scaling and shape, row-wise and both ways: rows and columns that fill no tile, and that fill all but one.
+FP8_PROBLEMS = [
+    ("static", (131, 1001)),
+    ("token", (133, 3001)),
+    ("block", (129, 1001)),
+    ("block", (160, 2880)),
+    ("mx", (127, 200)),
+]
+
+
 def main() -> None:
     for name, forward, backward, shape in PROBLEMS:
         for op in ("rms_norm", "layer_norm"):
             with streaming() if forward == "stream" else nullcontext():
                 step(name, (forward, backward), shape, op)
+    for kind, shape in FP8_PROBLEMS:
+        quantize(kind, shape)
     print("all schedules ran")
 
 
@@ -53,6 +65,17 @@ def step(name: str, schedules: tuple[str, str], shape: tuple[int, ...], op: str)
     torch.cuda.synchronize()
     assert all(tensor.grad is not None and bool(tensor.grad.isfinite().all()) for tensor in (x, residual, weight, bias))
     print(f"{op:10} {name}: {plan.forward} | {plan.backward}")
+
+
+def quantize(kind: str, shape: tuple[int, int]) -> None:
+    x = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+    weight = torch.randn(shape[1], device="cuda", dtype=torch.bfloat16)
+    given = {"scale": torch.ones((), device="cuda")} if kind == "static" else {}
+    for columnwise in (False, True):
+        q = onepass.rms_norm(x, weight, quantize=onepass.Fp8(kind, columnwise=columnwise, **given))
+        torch.cuda.synchronize()
+        assert bool(q.dequantize().isfinite().all())
+    print(f"FP8 {kind}: {shape}")
 
 
 if __name__ == "__main__":
