@@ -9,6 +9,7 @@ import triton
 from torch import Tensor
 from torch._dynamo.source import ConstantSource
 from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table, triton_kernel_wrapper_functional
+from torch._inductor.codegen.wrapper import user_defined_triton_kernel_transitive_closure_source_code
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -16,6 +17,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from triton.backends.compiler import GPUTarget
 
 from onepass import ops
+from onepass.kernels import few, reduce, stream, tile
 from onepass.plan.device import Device
 
 BF16 = torch.bfloat16
@@ -62,6 +64,14 @@ def written(graph: torch.fx.GraphModule) -> set[str]:
     """What inductor takes to be written by some kernel, and would copy if it were an input."""
     nodes = [node for node in graph.graph.nodes if node.target is triton_kernel_wrapper_functional]
     return {name for node in nodes for name in node.kwargs["tensors_to_clone"]}
+
+
+def test_inductor_can_write_kernels_down():
+    """Up to PyTorch 2.12 it puts their sources, and those of all they call, into a string without escaping anything."""
+    for kernel in (tile.tile_forward, tile.tile_backward, stream.stream_forward, few.few_backward, reduce.sum_partials):
+        source = user_defined_triton_kernel_transitive_closure_source_code(kernel)
+        assert kernel.__name__ in source
+        assert "\\" not in source and "'''" not in source
 
 
 def norm(x: Tensor, weight: Tensor, residual: Tensor | None = None, **options: Any) -> Any:
