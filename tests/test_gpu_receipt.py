@@ -223,6 +223,19 @@ def test_script_writes_a_receipt_that_verifies(tree):
     assert gpu_check(tree, "--verify").returncode == 1
 
 
+def test_script_tests_every_file(tree):
+    for name in ("test_large", "test_launch", "test_more", "test_other"):
+        (tree / f"tests/gpu/{name}.py").write_text("def test_this():\n    pass\n")
+    (tree / "tests/gpu/test_missing.py").write_text("import pytest\npytest.importorskip('no_such_package')\n")
+    ran = gpu_check(tree)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert read_receipt(tree / RECEIPT)["tests"] == {"passed": 5, "failed": 0, "skipped": 1}
+    (tree / "tests/gpu/test_more.py").write_text("def test_this():\n    assert False\n")
+    ran = gpu_check(tree)
+    assert ran.returncode == 1 and "test_more.py::test_this" in ran.stdout
+    assert read_receipt(tree / RECEIPT)["tests"] == {"passed": 4, "failed": 1, "skipped": 1}
+
+
 def test_script_records_a_failure_and_fails(tree):
     (tree / "tests/gpu/test_tile.py").write_text("def test_tile():\n    assert False\n")
     elsewhere = tree / "elsewhere" / "receipt.json"
