@@ -243,7 +243,7 @@ def test_what_cannot_be_is_said_in_a_sentence():
 
 
 @pytest.mark.parametrize(
-    ("shape", "columnwise"), [*product([(5, 300), (130, 140), (2, 3, 64)], [False, True]), ((2, 17000), False)]
+    ("shape", "columnwise"), [*product([(5, 300), (2, 3, 64)], [False, True]), ((130, 140), True), ((2, 17000), False)]
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_quantization_alone_has_the_bits_of_the_definition(kind, shape, columnwise):
