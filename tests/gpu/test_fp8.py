@@ -74,8 +74,12 @@ def test_rows_have_the_bits_of_the_definition(kind: str, shape: tuple[int, int])
     assert plan is not None and plan.schedule == (SHAPES | WIDE)[shape]
     q = onepass.rms_norm(x, weight, quantize=asked(kind))
     assert_quantized_as_defined(q, asked(kind))
-    # With an FP8 output a row may lie over other threads: its sum has another order, and some values another last bit.
-    apart = ulps(q.unquantized, onepass.rms_norm(x, weight))
+    plain = onepass.rms_norm(x, weight)
+    if q.block is None and shape != (517, 4096) and shape in SHAPES:
+        assert_same_bits(q.unquantized, plain)
+    # Elsewhere an FP8 output has a tile of its own, or blocks as wide as its groups: another order of sums, and another
+    # last bit here and there.
+    apart = ulps(q.unquantized, plain)
     assert int(apart.max()) <= 1 and float((apart > 0).float().mean()) < 0.01
 
 
