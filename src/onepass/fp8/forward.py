@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from onepass import reference
-from onepass.forward import FORWARD_TENSORS, QUANTIZED_TENSORS, Forward, Quantizing
+from onepass.forward import QUANTIZED_TENSORS, Forward, Quantizing
 from onepass.fp8 import definition
 from onepass.fp8.layouts import TILE_GROUPS, TILE_ROWS, TMA_ROWS, round_up
 from onepass.fp8.result import Quantized
 from onepass.fp8.spec import Fp8
-from onepass.handover import Step, contiguous_strides, divided, switches, word_dtype
+from onepass.handover import Step, contiguous_strides, word_dtype
 from onepass.kernels.columnwise import columnwise_forward, transpose_bytes
 from onepass.plan import planner
 from onepass.plan.device import device_of
@@ -27,9 +27,9 @@ from onepass.spec import Norm, Problem
 FLOORED_FROM = 2.0**-60
 
 #: Rows of a tile of the transpose, as kernels/columnwise.py has them; and a multiple of how many rows there must be for
-#: it to be stored in words: 16 bytes at once. FP8 GEMMs ask for no less.
+#: it to be stored 16 bytes at once. FP8 GEMMs ask for no less.
 TILE = 128
-WORDS_OF = 16
+LONG_BY = 16
 
 #: Whose amax a scale is, as the kernels call it; the tensor's takes two launches.
 KINDS = {"static": "given", "delayed": "given", "token": "row", "block": "group", "mx": "group"}
@@ -77,7 +77,8 @@ class QuantizedForward(Forward):
             residual = None if residual is None else residual.contiguous()
         y = torch.empty(x.shape, dtype=self.problem.y, device=x.device) if self.has_y else None
         total = None if self._like_sum is None else torch.empty_like(self._like_sum)
-        kept = stats or (fp8.columnwise and not self.norm.identity)
+        # Groups down columns begin from the rows' statistics.
+        kept = stats or (fp8.columnwise and fp8.block is not None and not self.norm.identity)
         mean = torch.empty_like(self._like_statistic) if kept and self.norm.centred else None
         rstd = torch.empty_like(self._like_statistic) if kept else None
         q = torch.empty_like(self._like_q)
@@ -117,7 +118,6 @@ class QuantizedForward(Forward):
         as_rows = fp8.columnwise_order == "rows"
         columns = torch.empty((rows, cols) if as_rows else (cols, rows), dtype=fp8.dtype, device=device)
         tensors["columns"] = columns
-        tensors["factor"] = torch.empty(rows, device=device) if fp8.scaling == "token" else None
         scale = None
         if fp8.block is not None:
             tensors["column_scale"] = self._column_scales.make(device)
@@ -140,7 +140,7 @@ class QuantizedForward(Forward):
             if step.cooperative:
                 words, names[-1] = self.problem.rows * self.problem.lanes * step.plan.slices, "zeros"
             if "zeros" in names:
-                words = words or 1 + -(-self.problem.rows * self.problem.lanes // TILE)
+                words = words or -(-self.problem.rows * self.problem.lanes // TILE)
             dtype = word_dtype(self.norm) if step.cooperative else torch.int32
             like_words = place.like((words,), dtype) if words else None
             launches.append((bind(step.plan.programs, step.scalars), names, like_words))
@@ -162,49 +162,32 @@ class QuantizedForward(Forward):
             plans = [planner.forward_plan(problem, device, self.norm.centred, align) for problem in problems]
             launches.append([self.step(plan, align, stats, self._quantizing(kind), keeps) for plan in plans])
         if both:
-            words = self.problem.rows * self.problem.lanes % WORDS_OF == 0
+            long = self.problem.rows * self.problem.lanes % LONG_BY == 0
             kind = "tensor" if tensor else KINDS[self.fp8.scaling]
-            launches.append([self._column_step(align, kind, words=each) for each in (not words, words)])
+            launches.append([self._column_step(align, kind, stats, long=each) for each in (not long, long)])
         return launches
 
-    def _column_step(self, align: int, kind: str, words: bool) -> Step:
+    def _column_step(self, align: int, kind: str, stats: bool, long: bool) -> Step:
+        """`long`: rows of the transpose are stored 16 bytes at a time."""
         problem, norm, fp8 = self.problem, self.norm, self.fp8
-        # Amax was found in a launch of its own, which left the statistics; or there are none.
-        ready = kind == "tensor" or (norm.identity and kind != "row")
-        plan = planner.columnwise_plan(problem)
-        quantizing = self._quantizing(kind)
+        by_rows = planner.rows_beside_columns(problem, device_of(self.place.device), norm.centred, align)
+        tile = planner.columnwise_tile(problem, by_rows)
+        plan = planner.columnwise_plan(problem, by_rows, tile)
+        rowwise = self.step(by_rows, align, stats, self._quantizing(kind), keeps=kind != "tensor")
         rows = problem.rows * problem.lanes
-        if ready:
-            plan = replace(plan, programs=-(-rows // TILE) * plan.slices)
-        grouped = fp8.block is not None
-        names = (*FORWARD_TENSORS, *QUANTIZED_TENSORS, "factor", "columns", "column_scale", "zeros")
-        dtypes = (
-            problem.x, problem.residual, problem.weight, problem.bias,
-            problem.y if self.has_y and kind != "tensor" else None, None if kind == "tensor" else problem.sum,
-            torch.float32 if norm.centred else None, None if norm.identity else torch.float32, *quantizing.dtypes,
-            torch.float32 if kind == "row" else None, fp8.dtype,
-            (torch.uint8 if fp8.scaling == "mx" else torch.float32) if grouped else None,
-            None if ready else torch.int32,
-        )  # fmt: skip
-        rounded = norm.round_residual and problem.sum is not None
-        tile = planner.columnwise_tile(problem.group)
-        constants = switches(norm, problem) | {
-            "IDENTITY": norm.identity, "ROUND_SUM": problem.sum if rounded else None,
-            "ROWS": plan.rows, "BLOCK": plan.block, "BLOCKS": plan.blocks, "EVEN": problem.cols % plan.block == 0,
-            "COLS": tile.cols, "RAGGED": problem.cols % tile.cols != 0, "ALIGN": align, "READY": ready,
-            "WORDS": words, "TRANSPOSED": fp8.columnwise_order != "rows",
+        as_rows = fp8.columnwise_order == "rows"
+        constants = {"ROWS": 1, "PACKED": False, "AS_WALKED": False} | dict(rowwise.constants) | {
+            "HELD": by_rows.schedule == "tile", "COLS": tile.cols, "RAGGED": problem.cols % tile.cols != 0,
+            "LONG": long, "TRANSPOSED": not as_rows,
         }  # fmt: skip
-        (x, residual, _), cols = self.layout.strides, problem.cols // align
-        scale_row, scale_group = quantizing.strides
-        column_scale_row, column_scale_group = self._column_scales.strides
-        column_row = problem.cols if fp8.columnwise_order == "rows" else rows // WORDS_OF if words else rows
-        scalars = (
-            *divided(align, (x, residual)), cols, scale_row,
-            column_row, column_scale_row,
-            cols if problem.per_lane else 0, scale_group, column_scale_group, rows, problem.lanes, cols, plan.stages,
-            norm.eps, norm.offset, *quantizing.numbers,
+        scale = (torch.uint8 if fp8.scaling == "mx" else torch.float32) if fp8.block is not None else None
+        column_row = problem.cols if as_rows else rows // LONG_BY if long else rows
+        scalars = self._scalars(replace(by_rows, schedule="tile"), align, self._quantizing(kind))
+        return Step(
+            columnwise_forward, (*rowwise.names, "columns", "column_scale", "zeros"),
+            (*rowwise.dtypes, fp8.dtype, scale, torch.int32), constants,
+            (*scalars, column_row, *self._column_scales.strides, plan.stages), plan,
         )  # fmt: skip
-        return Step(columnwise_forward, names, dtypes, constants | quantizing.constants, scalars, plan)
 
     def _quantizing(self, kind: str) -> Quantizing:
         fp8 = self.fp8
@@ -237,12 +220,13 @@ class QuantizedForward(Forward):
 
 def transpose_step(rows: int, cols: int) -> Step:
     """Bytes alone. Memory of which nothing is known but its address."""
-    tile = planner.columnwise_tile(1)
-    plan = Plan("columnwise", tile.rows, tile.cols, tile.warps, -(-rows // tile.rows) * -(-cols // tile.cols))
+    tile = planner.thresholds().transpose_tile
+    plan = Plan("columnwise", TILE, tile.cols, tile.warps, -(-rows // TILE) * -(-cols // tile.cols))
     align = cols & -cols if cols % 16 else 16
-    constants = {"COLS": tile.cols, "WORDS": rows % WORDS_OF == 0, "ALIGN": align}
-    dtypes = (torch.uint8, torch.uint8)
-    return Step(transpose_bytes, ("x", "columns"), dtypes, constants, (rows, cols // align), plan)
+    long = rows % LONG_BY == 0
+    constants = {"COLS": tile.cols, "RAGGED": cols % tile.cols != 0, "LONG": long, "ALIGN": align}
+    scalars = (rows, cols // align, rows // LONG_BY if long else rows)
+    return Step(transpose_bytes, ("x", "columns"), (torch.uint8, torch.uint8), constants, scalars, plan)
 
 
 class Scales:

@@ -1,12 +1,12 @@
-"""FP8 both ways in one launch: rows, and the transpose with groups of its own, which run down 128, 64 or 32 rows.
+"""FP8 both ways in one launch: rows, and the transpose with scales of its own, down 128, 64 or 32 rows.
 
-A column's group needs y of all its rows, and y needs their rstd. So there are two kinds of programs: some find the
-statistics of a few rows, others quantize tiles of 128 rows. They draw tickets, in an order in which the statistics of
-a block of rows come a few blocks before its tiles: so a tile waits for programs that began before it, hardly ever for
-long, and finds in the L2 what these read from memory. It is not a matter of how many programs run at the same time.
+There are two kinds of programs. Some quantize rows, as they would without the transpose; the others make tiles of 128
+rows of it. Where a scale is a row's or the tensor's, the transpose has the bytes of the rows: a tile reads these. Where
+columns have groups of their own it computes y once more, from what it finds of x and of the rows' statistics.
 
-Rows are held in four blocks, each with every fourth row, so that four rows of a column lie in one thread: their bytes
-are one word, and the transpose moves words.
+Programs are numbered such that a tile comes some blocks of rows after its own. So it waits for programs that began
+before it, hardly ever for long, and finds in the L2 what they read or wrote. Programs begin in the order of their
+numbers, on which CUB's scans rely too; it is not a matter of how many run at the same time.
 """
 
 import triton
@@ -21,32 +21,14 @@ from onepass.kernels.parts import (
     lane_and_row,
     load_affine,
     load_sum,
-    narrowed,
-    row_start,
-    row_sum,
-    rstd_of,
     scale_and_shift,
-    store_row,
 )
-from onepass.kernels.quantize import (
-    bits_of_magnitude,
-    converted,
-    factor_of_tensor,
-    merge_amax,
-    narrow,
-    rounded,
-    scale_place,
-    scaled,
-    steps_from,
-    widened,
-    word_of,
-)
-from onepass.kernels.stream import row_moments
+from onepass.kernels.quantize import bits_of_magnitude, narrow, scale_place, scaled, steps_from, widened, word_of
+from onepass.kernels.stream import walk_row
+from onepass.kernels.tile import tile_rows
 
 #: Rows of a tile: the longest group down a column.
 TILE = tl.constexpr(128)
-#: Blocks of a row that are held for its statistics; more are walked.
-MOST_HELD = tl.constexpr(8)
 
 #: One thread looks, since each look makes the SM forget what it has in its L1; the others wait at the barrier.
 WAIT_FOR_COUNT = tl.constexpr(
@@ -68,126 +50,11 @@ there:
 
 @triton.jit
 def wait_for_count(p_count, count):
-    if not INTERPRETED:  # where programs run one after the other, in the order of their tickets
+    if not INTERPRETED:  # where programs run one after the other, in their order
         p = p_count + tl.arange(0, 1)
         counts = tl.full((1,), 0, tl.int32) + count
         tl.inline_asm_elementwise(WAIT_FOR_COUNT, "=r,l,r", [p, counts], dtype=tl.int32, is_pure=False, pack=1)
         tl.debug_barrier()
-
-
-@triton.jit
-def held_rows(
-    p_x, p_residual, row, lane, x_row, x_lane, residual_row, residual_lane, end, NARROW: tl.constexpr,
-    ROUND_SUM: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, EVEN: tl.constexpr, ALIGN: tl.constexpr,
-):  # fmt: skip
-    """Rows in blocks, with all their loads in flight at once; as in tile.py."""
-    held = ()
-    for i in tl.static_range(BLOCKS):
-        o_col = i * BLOCK + tl.arange(0, BLOCK)[None, :]
-        h = load_sum(
-            p_x, p_residual, row, lane, o_col, o_col < end, x_row, x_lane, residual_row, residual_lane,
-            NARROW, ROUND_SUM, not EVEN and i == BLOCKS - 1, ALIGN, KEPT,
-        )  # fmt: skip
-        held = held + (h,)  # noqa: RUF005
-    return held
-
-
-@triton.jit
-def held_moments(
-    held, end, CENTRED: tl.constexpr, NARROW: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, EVEN: tl.constexpr,
-):  # fmt: skip
-    """As row_moments, of rows that are held."""
-    mean = 0.0
-    if CENTRED:
-        total = tl.zeros((ROWS, BLOCK), tl.float32)
-        for i in tl.static_range(BLOCKS):
-            total += widened(held[i])
-        mean = tl.div_rn(row_sum(total), end.to(tl.float32))
-    squares = tl.zeros((ROWS, BLOCK), tl.float32)
-    for i in tl.static_range(BLOCKS):
-        m = i * BLOCK + tl.arange(0, BLOCK)[None, :] < end
-        deviation = deviation_of(widened(held[i]), mean, m, CENTRED, False, not EVEN and i == BLOCKS - 1)
-        squares += narrowed(deviation * deviation, NARROW)
-    return mean, row_sum(squares)
-
-
-@triton.jit
-def amax_of_block(
-    top, h, mean, rstd, p_weight, p_bias, lane, affine_lane, o_col, end, offset,
-    CENTRED: tl.constexpr, SHIFTED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr, ROUND: tl.constexpr,
-    RAGGED: tl.constexpr, ALIGN: tl.constexpr,
-):  # fmt: skip
-    """`top` with the magnitudes of one more block of what is quantized."""
-    m = o_col < end
-    o_affine = lane * affine_lane * ALIGN + o_col
-    y = scale_and_shift(
-        deviation_of(widened(h), mean, m, CENTRED, False, RAGGED), rstd,
-        load_affine(p_weight, o_affine, m, RAGGED), load_affine(p_bias, o_affine, m, RAGGED), offset,
-        p_weight is not None, p_bias is not None, SHIFTED, X_HAT, NARROW, False,
-    )  # fmt: skip
-    return tl.maximum(top, bits_of_magnitude(rounded(y, m, ROUND, RAGGED)))
-
-
-@triton.jit
-def statistics_of_rows(
-    p_x, p_residual, p_weight, p_bias, p_mean, p_rstd, p_factor, p_scale, first, rows, lanes, end, x_row, x_lane,
-    residual_row, residual_lane, affine_lane, scale_row, eps, offset, floor, upper, largest, inverse,
-    CENTRED: tl.constexpr, SHIFTED: tl.constexpr, LANED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr,
-    IDENTITY: tl.constexpr, ROUND_SUM: tl.constexpr, KIND: tl.constexpr, ROUND: tl.constexpr, BOUNDED: tl.constexpr,
-    FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK: tl.constexpr, BLOCKS: tl.constexpr, EVEN: tl.constexpr, ALIGN: tl.constexpr,
-):  # fmt: skip
-    """mean and rstd; where a row has a scale of its own, that and its factor. Past the end, of the last row again."""
-    HELD: tl.constexpr = BLOCKS <= MOST_HELD
-    flat = tl.minimum(first + tl.arange(0, ROWS)[:, None], rows - 1)
-    lane, row = lane_and_row(flat, lanes, LANED)
-    held = ()
-    if HELD:
-        held = held_rows(
-            p_x, p_residual, row, lane, x_row, x_lane, residual_row, residual_lane, end,
-            NARROW, ROUND_SUM, BLOCK, BLOCKS, EVEN, ALIGN,
-        )  # fmt: skip
-    mean = 0.0
-    rstd = 1.0
-    if not IDENTITY:
-        if HELD:
-            mean, square = held_moments(held, end, CENTRED, NARROW, ROWS, BLOCK, BLOCKS, EVEN)
-        else:
-            mean, square = row_moments(
-                p_x, p_residual, row, lane, x_row, x_lane, residual_row, residual_lane, end,
-                CENTRED, NARROW, ROUND_SUM, ROWS, BLOCK, BLOCKS, EVEN, ALIGN,
-            )  # fmt: skip
-        rstd = rstd_of(square, end.to(tl.float32), eps, NARROW)
-        tl.store(p_rstd + flat, rstd)
-    if CENTRED:
-        tl.store(p_mean + flat, mean)
-    if KIND == "row":
-        top = tl.zeros((ROWS, BLOCK), tl.int32)
-        o_block = tl.arange(0, BLOCK)[None, :]
-        if HELD:
-            for i in tl.static_range(BLOCKS):
-                top = amax_of_block(
-                    top, held[i], mean, rstd, p_weight, p_bias, lane, affine_lane, i * BLOCK + o_block, end, offset,
-                    CENTRED, SHIFTED, X_HAT, NARROW, ROUND, not EVEN and i == BLOCKS - 1, ALIGN,
-                )  # fmt: skip
-        else:
-            for i in range(BLOCKS):
-                o_col = i * BLOCK + o_block
-                h = load_sum(
-                    p_x, p_residual, row, lane, o_col, o_col < end, x_row, x_lane, residual_row, residual_lane,
-                    NARROW, ROUND_SUM, not EVEN, ALIGN, KEPT,
-                )  # fmt: skip
-                top = amax_of_block(
-                    top, h, mean, rstd, p_weight, p_bias, lane, affine_lane, o_col, end, offset,
-                    CENTRED, SHIFTED, X_HAT, NARROW, ROUND, not EVEN, ALIGN,
-                )  # fmt: skip
-        bits = tl.max(top, axis=1, keep_dims=True)
-        scale, factor = steps_from(
-            bits, floor, upper, largest, inverse, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, False
-        )
-        tl.store(p_scale + flat * scale_row, scale)
-        tl.store(p_factor + flat, factor)
 
 
 @triton.jit
@@ -204,31 +71,33 @@ def columnwise_forward(
     p_scale,
     p_given,
     p_amax,
-    p_factor,
     p_columns,
     p_column_scale,
-    p_tickets,
+    p_counts,
     x_row,
     x_lane,
     residual_row,
     residual_lane,
     y_row,
+    y_lane,
+    stat_row,
+    stat_lane,
     scale_row,
-    column_row,
-    column_scale_row,
     affine_lane,
     scale_group,
-    column_scale_group,
     rows,
     lanes,
     cols,
-    ahead,
     eps,
     offset,
     floor,
     upper,
     largest,
     inverse,
+    column_row,
+    column_scale_row,
+    column_scale_group,
+    ahead,
     CENTRED: tl.constexpr,
     SHIFTED: tl.constexpr,
     LANED: tl.constexpr,
@@ -240,12 +109,9 @@ def columnwise_forward(
     BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr,
     EVEN: tl.constexpr,
-    COLS: tl.constexpr,
-    RAGGED: tl.constexpr,
     ALIGN: tl.constexpr,
-    READY: tl.constexpr,
-    WORDS: tl.constexpr,
-    TRANSPOSED: tl.constexpr,
+    PACKED: tl.constexpr,
+    AS_WALKED: tl.constexpr,
     KIND: tl.constexpr,
     GROUP: tl.constexpr,
     ROUND: tl.constexpr,
@@ -255,76 +121,86 @@ def columnwise_forward(
     POWER_OF_TWO: tl.constexpr,
     E8M0: tl.constexpr,
     SWIZZLED: tl.constexpr,
+    HELD: tl.constexpr,
+    COLS: tl.constexpr,
+    RAGGED: tl.constexpr,
+    LONG: tl.constexpr,
+    TRANSPOSED: tl.constexpr,
 ):
-    """READY: the statistics are there. RAGGED: columns do not fill the last tile.
+    """HELD: a program holds its rows; else it walks one. ROWS divides 128. RAGGED: columns do not fill the last tile.
 
     TRANSPOSED: the transpose lies as its rows; else as the untransposed tensor would.
-    WORDS: its rows are then a multiple of 16 long, and `column_row` is their length by 16.
+    LONG: its rows are a multiple of 16 long, and `column_row` is their length by 16.
     """
-    PARTS: tl.constexpr = TILE // ROWS  # programs that find the statistics of a block of rows
+    PARTS: tl.constexpr = TILE // ROWS  # programs that have a block of rows
+    GROUPED: tl.constexpr = KIND == "group"
+    HINT: tl.constexpr = PASSING if GROUPED else KEPT  # bytes that are read again are kept
     end = cols * ALIGN
+    total = rows * lanes
     tiles = tl.cdiv(end, COLS)
-    blocks = tl.cdiv(rows, TILE)
-    factor = factor_of_tensor(
-        p_given, p_amax, p_scale, floor, upper, largest, inverse, KIND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO
-    )
-    if READY:
-        block = tl.program_id(0) // tiles
-        tile = tl.program_id(0) % tiles
-    else:
-        ticket = tl.atomic_add(p_tickets, 1, sem="relaxed")
-        turn = ticket - ahead * PARTS
-        block = turn // (PARTS + tiles)
-        within = turn % (PARTS + tiles)
-        part = tl.where(turn < 0, ticket, (block + ahead) * PARTS + within)
-        tile = tl.where(turn < 0, -1, within - PARTS)
-        if tile < 0 and part < blocks * PARTS:
-            statistics_of_rows(
-                p_x, p_residual, p_weight, p_bias, p_mean, p_rstd, p_factor, p_scale, part * ROWS, rows, lanes, end,
-                x_row, x_lane, residual_row, residual_lane, affine_lane, scale_row, eps, offset,
-                floor, upper, largest, inverse, CENTRED, SHIFTED, LANED, X_HAT, NARROW, IDENTITY, ROUND_SUM,
-                KIND, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, ROWS, BLOCK, BLOCKS, EVEN, ALIGN,
+    parts = tl.cdiv(total, ROWS)
+    turn = tl.program_id(0) - ahead * PARTS
+    block = turn // (PARTS + tiles)
+    within = turn % (PARTS + tiles)
+    part = tl.where(turn < 0, tl.program_id(0), (block + ahead) * PARTS + within)
+    tile = tl.where(turn < 0, -1, within - PARTS)
+    if tile < 0 and part < parts:
+        if HELD:
+            tile_rows(
+                part, p_x, p_residual, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd, p_q, p_scale, p_given, p_amax,
+                x_row, x_lane, residual_row, residual_lane, y_row, y_lane, stat_row, stat_lane, scale_row,
+                affine_lane, scale_group, rows, lanes, cols, eps, offset, floor, upper, largest, inverse, CENTRED,
+                SHIFTED, LANED, X_HAT, NARROW, IDENTITY, ROUND_SUM, ROWS, BLOCK, BLOCKS, EVEN, ALIGN, PACKED,
+                AS_WALKED, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, HINT,
             )  # fmt: skip
-            tl.debug_barrier()
-            tl.atomic_add(p_tickets + 1 + part // PARTS, 1, sem="release", scope="gpu")
-        if tile >= 0:
-            wait_for_count(p_tickets + 1 + block, PARTS)
+        else:
+            walk_row(
+                part, p_x, p_residual, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd, p_q, p_scale, p_given, p_amax,
+                x_row, x_lane, residual_row, residual_lane, y_row, y_lane, stat_row, stat_lane, scale_row,
+                affine_lane, scale_group, lanes, cols, eps, offset, floor, upper, largest, inverse, CENTRED, SHIFTED,
+                LANED, X_HAT, NARROW, IDENTITY, ROUND_SUM, BLOCK, BLOCKS, EVEN, ALIGN, KIND, GROUP, ROUND, BOUNDED,
+                FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, HINT,
+            )  # fmt: skip
+        tl.debug_barrier()
+        tl.atomic_add(p_counts + part // PARTS, 1, sem="release", scope="gpu")
     if tile >= 0:
-        quantize_tile(
-            p_x, p_residual, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd, p_q, p_scale, p_amax, p_factor,
-            p_columns, p_column_scale, block, tile * COLS, x_row, x_lane, residual_row, residual_lane, y_row,
-            scale_row, column_row, column_scale_row, affine_lane, scale_group, column_scale_group,
-            rows, lanes, end, offset, factor, floor, upper, largest, inverse,
-            CENTRED, SHIFTED, LANED, X_HAT, NARROW, IDENTITY, ROUND_SUM, COLS, RAGGED, ALIGN,
-            WORDS, TRANSPOSED, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
-        )  # fmt: skip
+        count = tl.minimum(parts - block * PARTS, PARTS)
+        if GROUPED:
+            quantize_columns(
+                p_x, p_residual, p_weight, p_bias, p_mean, p_rstd, p_columns, p_column_scale, p_counts, count, block,
+                tile * COLS, x_row, x_lane, residual_row, residual_lane, affine_lane, column_row, column_scale_row,
+                column_scale_group, total, lanes, end, offset, floor, upper, largest, inverse,
+                CENTRED, SHIFTED, LANED, X_HAT, NARROW, IDENTITY, ROUND_SUM, COLS, RAGGED, ALIGN, LONG, TRANSPOSED,
+                GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
+            )  # fmt: skip
+        else:
+            wait_for_count(p_counts + block, count)
+            transpose_tile(p_q, p_columns, block, tile * COLS, total, end, column_row, COLS, RAGGED, LONG)
 
 
 @triton.jit
-def quantize_tile(
-    p_x, p_residual, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd, p_q, p_scale, p_amax, p_factor,
-    p_columns, p_column_scale, block, first, x_row, x_lane, residual_row, residual_lane, y_row,
-    scale_row, column_row, column_scale_row, affine_lane, scale_group, column_scale_group,
-    rows, lanes, end, offset, factor, floor, upper, largest, inverse,
+def quantize_columns(
+    p_x, p_residual, p_weight, p_bias, p_mean, p_rstd, p_columns, p_column_scale, p_counts, count, block, first,
+    x_row, x_lane, residual_row, residual_lane, affine_lane, column_row, column_scale_row, column_scale_group,
+    rows, lanes, end, offset, floor, upper, largest, inverse,
     CENTRED: tl.constexpr, SHIFTED: tl.constexpr, LANED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr,
-    IDENTITY: tl.constexpr, ROUND_SUM: tl.constexpr, COLS: tl.constexpr, RAGGED: tl.constexpr,
-    ALIGN: tl.constexpr, WORDS: tl.constexpr, TRANSPOSED: tl.constexpr,
-    KIND: tl.constexpr, GROUP: tl.constexpr, ROUND: tl.constexpr, BOUNDED: tl.constexpr, FLOORED: tl.constexpr,
-    ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr, SWIZZLED: tl.constexpr,
+    IDENTITY: tl.constexpr, ROUND_SUM: tl.constexpr, COLS: tl.constexpr, RAGGED: tl.constexpr, ALIGN: tl.constexpr,
+    LONG: tl.constexpr, TRANSPOSED: tl.constexpr, GROUP: tl.constexpr, ROUND: tl.constexpr, BOUNDED: tl.constexpr,
+    FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr,
+    SWIZZLED: tl.constexpr,
 ):  # fmt: skip
-    """128 rows from `block` · 128 on and COLS columns from `first` on, both ways.
+    """128 rows from `block` · 128 on and COLS columns from `first` on, by groups down the columns.
 
-    Past the end it is the last row again: the same bytes are written to it once more, and no maximum changes. So there
-    is nothing to mask but what lies in the transpose.
+    Rows are held in four blocks, each with every fourth row, so that four rows of a column lie in one thread: their
+    bytes are one word, and what moves from thread to thread is words. Past the end it is the last row again, which
+    changes no maximum: so there is nothing to mask but what is written.
     """
     DIVIDES: tl.constexpr = ARITHMETIC == "scale"
-    FORMAT: tl.constexpr = p_q.dtype.element_ty
-    MERGED: tl.constexpr = p_amax is not None and KIND != "tensor"
     QUARTER: tl.constexpr = TILE // 4
     o_col = first + tl.arange(0, COLS)[None, :]
     m_col = o_col < end
     quarter = block * TILE + 4 * tl.arange(0, QUARTER)[:, None]
-    # All loads first: they are what a program waits for.
+    # All loads first: they are what a program waits for, and need not wait for the statistics.
     held = ()
     for k in tl.static_range(4):
         lane, row = lane_and_row(tl.minimum(quarter + k, rows - 1), lanes, LANED)
@@ -338,18 +214,17 @@ def quantize_tile(
     if not LANED:
         weight = load_affine(p_weight, o_col, m_col, RAGGED)
         bias = load_affine(p_bias, o_col, m_col, RAGGED)
+    wait_for_count(p_counts + block, count)
     top = tl.zeros((QUARTER, COLS), tl.int32)
-    across = ()
-    ready = ()
+    values = ()
     for k in tl.static_range(4):
         flat = tl.minimum(quarter + k, rows - 1)
-        # What others wrote in this launch is in the L2.
         rstd = 1.0
         if not IDENTITY:
-            rstd = tl.load(p_rstd + flat, cache_modifier=".cg")
+            rstd = tl.load(p_rstd + flat)
         mean = 0.0
         if CENTRED:
-            mean = tl.load(p_mean + flat, cache_modifier=".cg")
+            mean = tl.load(p_mean + flat)
         if LANED:
             lane, row = lane_and_row(flat, lanes, LANED)
             o_affine = lane * affine_lane * ALIGN + o_col
@@ -359,62 +234,19 @@ def quantize_tile(
             deviation_of(widened(held[k]), mean, m_col, CENTRED, False, RAGGED), rstd, weight, bias, offset,
             p_weight is not None, p_bias is not None, SHIFTED, X_HAT, NARROW, False,
         )  # fmt: skip
-        o_y = row_start(flat, lanes * 0, y_row, 0, ALIGN) + o_col
-        if p_sum is not None:
-            store_row(p_sum, o_y, held[k], m_col, RAGGED)
-        if p_y is not None:
-            store_row(p_y, o_y, y, m_col, RAGGED)
-        narrow_values = narrow(y, m_col, ROUND, RAGGED)
-        values = widened(narrow_values)
-        by = factor
-        if KIND == "row":
-            by = tl.load(p_factor + flat, cache_modifier=".cg")
-        if KIND == "group":
-            grouped = tl.reshape(values, (QUARTER, COLS // GROUP, GROUP))
-            bits = tl.max(bits_of_magnitude(grouped), axis=2, keep_dims=True)
-            across = across + (tl.reshape(bits, (QUARTER, COLS // GROUP)),)  # noqa: RUF005
-            _, by = steps_from(bits, floor, upper, largest, inverse, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0)
-            q = tl.reshape(converted(grouped, by, largest, FORMAT, DIVIDES, False), (QUARTER, COLS))
-        else:
-            q = converted(values, by, largest, FORMAT, DIVIDES, KIND == "given")
-        store_row(p_q, o_y, q, m_col, RAGGED)
-        if MERGED or KIND == "group":
-            top = tl.maximum(top, bits_of_magnitude(values))
-        if KIND == "group":
-            ready = ready + (narrow_values,)  # noqa: RUF005
-        else:
-            ready = ready + (scaled(values, by, DIVIDES, KIND == "given"),)  # noqa: RUF005
-    if MERGED:
-        merge_amax(p_amax, top)
-    if KIND == "group":
-        store_scales(
-            p_scale, across, block * TILE, first, scale_row, scale_group, rows, end, floor, upper, largest, inverse,
-            GROUP, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, COLS // GROUP,
-        )  # fmt: skip
-        down = factors_down(
-            p_column_scale, top, block * TILE, o_col, column_scale_row, column_scale_group, rows, end,
-            floor, upper, largest, inverse, GROUP, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
-            TILE // GROUP, COLS,
-        )  # fmt: skip
-        ready = scaled_by(ready, down, DIVIDES)
-    word = word_of(ready[0], ready[1], ready[2], ready[3], largest, FORMAT)
-    store_words(word, p_columns, block, quarter, o_col, rows, end, column_row, RAGGED, WORDS, TRANSPOSED)
-
-
-@triton.jit
-def store_scales(
-    p_scale, across, first_row, first, scale_row, scale_group, rows, end, floor, upper, largest, inverse,
-    GROUP: tl.constexpr, BOUNDED: tl.constexpr, FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr,
-    POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr, SWIZZLED: tl.constexpr, GROUPS: tl.constexpr,
-):  # fmt: skip
-    """Scales of rows. `across` has the amax of groups of every fourth row; here they are in order again."""
-    pairs = tl.join(tl.join(across[0], across[2]), tl.join(across[1], across[3]))
-    bits = tl.reshape(tl.permute(pairs, (0, 2, 3, 1)), (TILE, GROUPS))
-    scale, _ = steps_from(bits, floor, upper, largest, inverse, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0)
-    flat = first_row + tl.arange(0, TILE)[:, None]
-    group = first // GROUP + tl.arange(0, GROUPS)[None, :]
-    o_scale = scale_place(flat.to(tl.int64), group, scale_row, scale_group, SWIZZLED)
-    tl.store(p_scale + o_scale, scale, mask=(flat < rows) & (group * GROUP < end))
+        value = narrow(y, m_col, ROUND, RAGGED)
+        top = tl.maximum(top, bits_of_magnitude(widened(value)))
+        values = values + (value,)  # noqa: RUF005
+    down = factors_down(
+        p_column_scale, top, block * TILE, o_col, column_scale_row, column_scale_group, rows, end,
+        floor, upper, largest, inverse, GROUP, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
+        TILE // GROUP, COLS,
+    )  # fmt: skip
+    ready = ()
+    for k in tl.static_range(4):
+        ready = ready + (scaled(widened(values[k]), down, DIVIDES, False),)  # noqa: RUF005
+    word = word_of(ready[0], ready[1], ready[2], ready[3], largest, p_columns.dtype.element_ty)
+    store_words(word, p_columns, block, quarter, o_col, rows, end, column_row, COLS, RAGGED, LONG, TRANSPOSED)
 
 
 @triton.jit
@@ -438,19 +270,12 @@ def factors_down(
 
 
 @triton.jit
-def scaled_by(values, factor, DIVIDES: tl.constexpr):
-    results = ()
-    for k in tl.static_range(4):
-        results = results + (scaled(widened(values[k]), factor, DIVIDES, False),)  # noqa: RUF005
-    return results
-
-
-@triton.jit
 def store_words(
-    word, p, block, quarter, o_col, rows, end, step, RAGGED: tl.constexpr, WORDS: tl.constexpr, TRANSPOSED: tl.constexpr
-):
-    """Bytes of rows `quarter` to `quarter` + 3; `step` is from row to row of what is written, by 16 if WORDS."""
-    if TRANSPOSED and WORDS:
+    word, p, block, quarter, o_col, rows, end, step, COLS: tl.constexpr, RAGGED: tl.constexpr, LONG: tl.constexpr,
+    TRANSPOSED: tl.constexpr,
+):  # fmt: skip
+    """Bytes of rows `quarter` to `quarter` + 3; `step` is from row to row of what is written, by 16 if LONG."""
+    if TRANSPOSED and LONG:
         # Four words at once, of which the compiler must be told; sixteen rows are inside, or outside.
         index = block * (TILE // 4) + tl.arange(0, TILE // 4)[None, :]
         o_word = tl.trans(o_col.to(tl.int64)) * (step * 4) + index
@@ -470,17 +295,33 @@ def store_words(
 
 
 @triton.jit
-def transpose_bytes(p_x, p_columns, rows, cols, COLS: tl.constexpr, WORDS: tl.constexpr, ALIGN: tl.constexpr):
-    """The transpose of bytes, in words of four rows as above."""
-    end = cols * ALIGN
-    tiles = tl.cdiv(end, COLS)
-    o_col = tl.program_id(0) % tiles * COLS + tl.arange(0, COLS)[None, :]
-    block = tl.program_id(0) // tiles
+def transpose_tile(
+    p_rows, p_columns, block, first, rows, end, step, COLS: tl.constexpr, RAGGED: tl.constexpr, LONG: tl.constexpr
+):
+    """Bytes of 128 rows and COLS columns, transposed, in words as above. Rows lie one after the other."""
+    o_col = first + tl.arange(0, COLS)[None, :]
     quarter = block * TILE + 4 * tl.arange(0, TILE // 4)[:, None]
-    m_col = o_col < end
     word = tl.zeros((TILE // 4, COLS), tl.int32)
     for k in tl.static_range(4):
-        flat = quarter + k
-        byte = tl.load(p_x + flat.to(tl.int64) * end + o_col, mask=(flat < rows) & m_col, other=0)
-        word |= byte.to(tl.int32) << (8 * k)
-    store_words(word, p_columns, block, quarter, o_col, rows, end, rows // 16 if WORDS else rows, True, WORDS, True)
+        flat = tl.minimum(quarter + k, rows - 1)
+        p = p_rows + flat.to(tl.int64) * end + o_col
+        if RAGGED:
+            byte = tl.load(p, mask=o_col < end, other=0.0, eviction_policy=PASSING)
+        else:
+            byte = tl.load(p, eviction_policy=PASSING)
+        word |= byte.to(tl.uint8, bitcast=True).to(tl.int32) << (8 * k)
+    store_words(word, p_columns, block, quarter, o_col, rows, end, step, COLS, RAGGED, LONG, True)
+
+
+@triton.jit
+def transpose_bytes(
+    p_x, p_columns, rows, cols, column_row, COLS: tl.constexpr, RAGGED: tl.constexpr, LONG: tl.constexpr,
+    ALIGN: tl.constexpr,
+):  # fmt: skip
+    """The transpose of bytes, alone."""
+    end = cols * ALIGN
+    tiles = tl.cdiv(end, COLS)
+    first = tl.program_id(0) % tiles * COLS
+    transpose_tile(
+        p_x, p_columns, tl.program_id(0) // tiles, first, rows, end, column_row, COLS, RAGGED, LONG,
+    )  # fmt: skip

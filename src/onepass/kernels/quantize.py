@@ -340,7 +340,7 @@ def store_quantized(
     p_q, o_q, p_scale, flat, scale_row, scale_group, values, m, m_row, first, cols, factor,
     floor, upper, largest, inverse, KIND: tl.constexpr, GROUP: tl.constexpr, BOUNDED: tl.constexpr,
     FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr,
-    SWIZZLED: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    SWIZZLED: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, HINT: tl.constexpr,
 ):  # fmt: skip
     """A block of rows from column `first` on. Groups are the block's own, which begins at one; `flat` numbers rows."""
     FORMAT: tl.constexpr = p_q.dtype.element_ty
@@ -359,6 +359,6 @@ def store_quantized(
     else:
         q = converted(values, factor, largest, FORMAT, DIVIDES, KIND == "given")
     if MASKED:
-        tl.store(p_q + o_q, q, mask=m, eviction_policy="evict_first")
+        tl.store(p_q + o_q, q, mask=m, eviction_policy=HINT)
     else:
-        tl.store(p_q + o_q, q, eviction_policy="evict_first")
+        tl.store(p_q + o_q, q, eviction_policy=HINT)

@@ -13,6 +13,7 @@ import triton.language as tl
 
 from onepass.kernels.mailbox import collect, collect_pair, publish, publish_pair
 from onepass.kernels.parts import (
+    PASSING,
     deviation_of,
     input_gradient,
     lane_and_row,
@@ -173,7 +174,7 @@ def split_forward(
                 store_quantized(
                     p_q, o_y, p_scale, o_stat + tl.zeros((1, 1), tl.int32), scale_row, scale_group, values, m_col,
                     o_stat >= 0, own * BLOCK, cols * ALIGN, factor, floor, upper, largest, inverse,
-                    KIND, GROUP, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, True, 1, BLOCK,
+                    KIND, GROUP, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, True, 1, BLOCK, PASSING,
                 )  # fmt: skip
         h = h_following
     if MERGED:

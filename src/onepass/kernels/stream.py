@@ -97,62 +97,17 @@ def moments_from(pivots, sums, squares, end, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def stream_forward(
-    p_x,
-    p_residual,
-    p_weight,
-    p_bias,
-    p_y,
-    p_sum,
-    p_mean,
-    p_rstd,
-    p_q,
-    p_scale,
-    p_given,
-    p_amax,
-    x_row,
-    x_lane,
-    residual_row,
-    residual_lane,
-    y_row,
-    y_lane,
-    stat_row,
-    stat_lane,
-    scale_row,
-    affine_lane,
-    scale_group,
-    lanes,
-    cols,
-    eps,
-    offset,
-    floor,
-    upper,
-    largest,
-    inverse,
-    CENTRED: tl.constexpr,
-    SHIFTED: tl.constexpr,
-    LANED: tl.constexpr,
-    X_HAT: tl.constexpr,
-    NARROW: tl.constexpr,
-    IDENTITY: tl.constexpr,
-    ROUND_SUM: tl.constexpr,
-    BLOCK: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    EVEN: tl.constexpr,
-    ALIGN: tl.constexpr,
-    KIND: tl.constexpr,
-    GROUP: tl.constexpr,
-    ROUND: tl.constexpr,
-    BOUNDED: tl.constexpr,
-    FLOORED: tl.constexpr,
-    ARITHMETIC: tl.constexpr,
-    POWER_OF_TWO: tl.constexpr,
-    E8M0: tl.constexpr,
-    SWIZZLED: tl.constexpr,
-):
-    index = tl.program_id(0)
-    if KIND == "tensor":  # what was read last for amax is what the L2 still has
-        index = tl.num_programs(0) - 1 - index
+def walk_row(
+    index, p_x, p_residual, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd, p_q, p_scale, p_given, p_amax, x_row,
+    x_lane, residual_row, residual_lane, y_row, y_lane, stat_row, stat_lane, scale_row, affine_lane, scale_group,
+    lanes, cols, eps, offset, floor, upper, largest, inverse,
+    CENTRED: tl.constexpr, SHIFTED: tl.constexpr, LANED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr,
+    IDENTITY: tl.constexpr, ROUND_SUM: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, EVEN: tl.constexpr,
+    ALIGN: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr, ROUND: tl.constexpr, BOUNDED: tl.constexpr,
+    FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr,
+    SWIZZLED: tl.constexpr, HINT: tl.constexpr,
+):  # fmt: skip
+    """The row of that number. HINT: which lines of an FP8 output the L2 is to give up first."""
     lane, row = lane_and_row(index, lanes, LANED)
     o_y = row_start(row, lane, y_row, y_lane, ALIGN)
     o_stat = row_start(row, lane, stat_row, stat_lane, 1)
@@ -218,9 +173,76 @@ def stream_forward(
                     p_q, o_y + o_col, p_scale, o_stat + tl.zeros((1, 1), tl.int32), scale_row, scale_group, values, m,
                     o_stat >= 0, tl.min(o_col), end, factor, floor, upper, largest, inverse,
                     KIND, GROUP, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, not EVEN, 1, BLOCK,
+                    HINT,
                 )  # fmt: skip
     if MERGED:
         merge_amax(p_amax, top)
+
+
+@triton.jit
+def stream_forward(
+    p_x,
+    p_residual,
+    p_weight,
+    p_bias,
+    p_y,
+    p_sum,
+    p_mean,
+    p_rstd,
+    p_q,
+    p_scale,
+    p_given,
+    p_amax,
+    x_row,
+    x_lane,
+    residual_row,
+    residual_lane,
+    y_row,
+    y_lane,
+    stat_row,
+    stat_lane,
+    scale_row,
+    affine_lane,
+    scale_group,
+    lanes,
+    cols,
+    eps,
+    offset,
+    floor,
+    upper,
+    largest,
+    inverse,
+    CENTRED: tl.constexpr,
+    SHIFTED: tl.constexpr,
+    LANED: tl.constexpr,
+    X_HAT: tl.constexpr,
+    NARROW: tl.constexpr,
+    IDENTITY: tl.constexpr,
+    ROUND_SUM: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    EVEN: tl.constexpr,
+    ALIGN: tl.constexpr,
+    KIND: tl.constexpr,
+    GROUP: tl.constexpr,
+    ROUND: tl.constexpr,
+    BOUNDED: tl.constexpr,
+    FLOORED: tl.constexpr,
+    ARITHMETIC: tl.constexpr,
+    POWER_OF_TWO: tl.constexpr,
+    E8M0: tl.constexpr,
+    SWIZZLED: tl.constexpr,
+):
+    index = tl.program_id(0)
+    if KIND == "tensor":  # what was read last for amax is what the L2 still has
+        index = tl.num_programs(0) - 1 - index
+    walk_row(
+        index, p_x, p_residual, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd, p_q, p_scale, p_given, p_amax, x_row,
+        x_lane, residual_row, residual_lane, y_row, y_lane, stat_row, stat_lane, scale_row, affine_lane, scale_group,
+        lanes, cols, eps, offset, floor, upper, largest, inverse, CENTRED, SHIFTED, LANED, X_HAT, NARROW, IDENTITY,
+        ROUND_SUM, BLOCK, BLOCKS, EVEN, ALIGN, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0,
+        SWIZZLED, PASSING,
+    )  # fmt: skip
 
 
 @triton.jit

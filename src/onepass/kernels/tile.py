@@ -13,6 +13,7 @@ import triton.language as tl
 
 from onepass.kernels.parts import (
     KEPT,
+    PASSING,
     deviation_of,
     gradient_means,
     input_gradient,
@@ -62,68 +63,21 @@ def pivoted_moments(
 
 
 @triton.jit
-def tile_forward(
-    p_x,
-    p_residual,
-    p_weight,
-    p_bias,
-    p_y,
-    p_sum,
-    p_mean,
-    p_rstd,
-    p_q,
-    p_scale,
-    p_given,
-    p_amax,
-    x_row,
-    x_lane,
-    residual_row,
-    residual_lane,
-    y_row,
-    y_lane,
-    stat_row,
-    stat_lane,
-    scale_row,
-    affine_lane,
-    scale_group,
-    rows,
-    lanes,
-    cols,
-    eps,
-    offset,
-    floor,
-    upper,
-    largest,
-    inverse,
-    CENTRED: tl.constexpr,
-    SHIFTED: tl.constexpr,
-    LANED: tl.constexpr,
-    X_HAT: tl.constexpr,
-    NARROW: tl.constexpr,
-    IDENTITY: tl.constexpr,
-    ROUND_SUM: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    EVEN: tl.constexpr,
-    ALIGN: tl.constexpr,
-    PACKED: tl.constexpr,
-    AS_WALKED: tl.constexpr,
-    KIND: tl.constexpr,
-    GROUP: tl.constexpr,
-    ROUND: tl.constexpr,
-    BOUNDED: tl.constexpr,
-    FLOORED: tl.constexpr,
-    ARITHMETIC: tl.constexpr,
-    POWER_OF_TWO: tl.constexpr,
-    E8M0: tl.constexpr,
-    SWIZZLED: tl.constexpr,
-):
-    """AS_WALKED: with many such rows each would be walked (stream.py), and its sums have the same order here."""
+def tile_rows(
+    index, p_x, p_residual, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd, p_q, p_scale, p_given, p_amax, x_row,
+    x_lane, residual_row, residual_lane, y_row, y_lane, stat_row, stat_lane, scale_row, affine_lane, scale_group,
+    rows, lanes, cols, eps, offset, floor, upper, largest, inverse,
+    CENTRED: tl.constexpr, SHIFTED: tl.constexpr, LANED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr,
+    IDENTITY: tl.constexpr, ROUND_SUM: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+    EVEN: tl.constexpr, ALIGN: tl.constexpr, PACKED: tl.constexpr, AS_WALKED: tl.constexpr, KIND: tl.constexpr,
+    GROUP: tl.constexpr, ROUND: tl.constexpr, BOUNDED: tl.constexpr, FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr,
+    POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr, SWIZZLED: tl.constexpr, HINT: tl.constexpr,
+):  # fmt: skip
+    """Rows of the tile of that number. HINT: which lines of an FP8 output the L2 is to give up first.
+
+    AS_WALKED: with many such rows each would be walked (stream.py), and its sums have the same order here.
+    """
     RAGGED: tl.constexpr = -1 if EVEN else BLOCKS - 1  # which block is
-    index = tl.program_id(0)
-    if KIND == "tensor":  # what was read last for amax is what the L2 still has
-        index = tl.num_programs(0) - 1 - index
     lane, tile = lane_and_row(index, lanes, LANED)
     row = tile * ROWS + tl.arange(0, ROWS)[:, None]
     m_row = row < rows
@@ -210,10 +164,80 @@ def tile_forward(
                 store_quantized(
                     p_q, o_y + o_col, p_scale, o_stat, scale_row, scale_group, values, m, m_row, i * BLOCK, end, factor,
                     floor, upper, largest, inverse, KIND, GROUP, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0,
-                    SWIZZLED, ROWS > 1 or i == RAGGED, ROWS, BLOCK,
+                    SWIZZLED, ROWS > 1 or i == RAGGED, ROWS, BLOCK, HINT,
                 )  # fmt: skip
     if MERGED:
         merge_amax(p_amax, top)
+
+
+@triton.jit
+def tile_forward(
+    p_x,
+    p_residual,
+    p_weight,
+    p_bias,
+    p_y,
+    p_sum,
+    p_mean,
+    p_rstd,
+    p_q,
+    p_scale,
+    p_given,
+    p_amax,
+    x_row,
+    x_lane,
+    residual_row,
+    residual_lane,
+    y_row,
+    y_lane,
+    stat_row,
+    stat_lane,
+    scale_row,
+    affine_lane,
+    scale_group,
+    rows,
+    lanes,
+    cols,
+    eps,
+    offset,
+    floor,
+    upper,
+    largest,
+    inverse,
+    CENTRED: tl.constexpr,
+    SHIFTED: tl.constexpr,
+    LANED: tl.constexpr,
+    X_HAT: tl.constexpr,
+    NARROW: tl.constexpr,
+    IDENTITY: tl.constexpr,
+    ROUND_SUM: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    EVEN: tl.constexpr,
+    ALIGN: tl.constexpr,
+    PACKED: tl.constexpr,
+    AS_WALKED: tl.constexpr,
+    KIND: tl.constexpr,
+    GROUP: tl.constexpr,
+    ROUND: tl.constexpr,
+    BOUNDED: tl.constexpr,
+    FLOORED: tl.constexpr,
+    ARITHMETIC: tl.constexpr,
+    POWER_OF_TWO: tl.constexpr,
+    E8M0: tl.constexpr,
+    SWIZZLED: tl.constexpr,
+):
+    index = tl.program_id(0)
+    if KIND == "tensor":  # what was read last for amax is what the L2 still has
+        index = tl.num_programs(0) - 1 - index
+    tile_rows(
+        index, p_x, p_residual, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd, p_q, p_scale, p_given, p_amax, x_row,
+        x_lane, residual_row, residual_lane, y_row, y_lane, stat_row, stat_lane, scale_row, affine_lane, scale_group,
+        rows, lanes, cols, eps, offset, floor, upper, largest, inverse, CENTRED, SHIFTED, LANED, X_HAT, NARROW,
+        IDENTITY, ROUND_SUM, ROWS, BLOCK, BLOCKS, EVEN, ALIGN, PACKED, AS_WALKED, KIND, GROUP, ROUND, BOUNDED,
+        FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, PASSING,
+    )  # fmt: skip
 
 
 @triton.jit

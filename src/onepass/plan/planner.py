@@ -180,29 +180,37 @@ def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
     return Choice("split", t.narrow_forward_slice if centred or problem.residual is not None else t.forward_slice)
 
 
-def columnwise_tile(group: int) -> Tile:
-    """Of FP8 both ways, where so many columns share a scale."""
-    t = _thresholds
-    return t.columnwise_tile if group <= t.columnwise_tile.cols else t.columnwise_wide_tile
+def rows_beside_columns(problem: Problem, device: Device, centred: bool, align: int) -> Plan:
+    """How rows are quantized in the launch that makes their transpose too: as many rows are without it.
+
+    Programs that share a row cannot be among others that wait for them; and rows of several lanes are counted one by
+    one.
+    """
+    many = replace(problem, rows=max(problem.rows, _thresholds.block_row_min_rows))
+    plan = forward_plan(many, device, centred, align)
+    if plan.schedule == "split":
+        plan = _stream(many)
+    return replace(plan, rows=1) if problem.lanes > 1 else plan
 
 
-def columnwise_plan(problem: Problem) -> Plan:
-    """FP8 both ways. `rows` and `block` are of programs for statistics, `slices` are tiles beside each other, and
-    `stages` the blocks of rows that statistics are ahead of these."""
+def columnwise_tile(problem: Problem, by_rows: Plan) -> Tile:
+    """Of the transpose, for programs that have as many warps as those of the rows."""
     t = _thresholds
-    tile = columnwise_tile(problem.group)
-    width, held = power_of_two(problem.cols), t.columnwise_elements * 32 * tile.warps
-    rows = max(1, min(t.columnwise_rows, held // width))
-    block = min(width, max(held // 4 // rows, 128))
+    each = t.columnwise_columns if problem.group > 1 else t.transposed_columns
+    return Tile(min(power_of_two(problem.cols), each * by_rows.warps), 128, by_rows.warps)
+
+
+def columnwise_plan(problem: Problem, by_rows: Plan, tile: Tile) -> Plan:
+    """FP8 both ways. `rows`, `block` and `blocks` are of programs for rows, `slices` are tiles beside each other, and
+    `stages` the blocks of rows that programs for rows are ahead of these."""
+    t = _thresholds
     blocks = _cdiv(problem.rows * problem.lanes, tile.rows)
     tiles = _cdiv(problem.cols, tile.cols)
-    row = problem.cols * (problem.x.itemsize + _itemsize(problem.residual))
-    ahead = max(1, min(blocks, t.columnwise_ahead // (tile.rows * row)))
-    programs = (ahead + blocks) * (tile.rows // rows) + blocks * tiles
-    return Plan(
-        "columnwise", rows, block, tile.warps, programs, _cdiv(problem.cols, block), ahead, tiles,
-        t.columnwise_registers,
-    )  # fmt: skip
+    # What a tile reads: x and the residual once more, or the bytes of the rows.
+    column = problem.x.itemsize + _itemsize(problem.residual) if problem.group > 1 else 1
+    ahead = max(1, min(blocks, t.columnwise_ahead // (tile.rows * problem.cols * column)))
+    programs = (ahead + blocks) * (tile.rows // by_rows.rows) + blocks * tiles
+    return Plan("columnwise", by_rows.rows, by_rows.block, tile.warps, programs, by_rows.blocks, ahead, tiles)
 
 
 def row_counts_apart() -> tuple[int, ...]:

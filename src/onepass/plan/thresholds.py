@@ -202,17 +202,14 @@ class Thresholds:
     #: Column sums for dW in the stream schedule.
     stream_affine: Tile = Tile(256, 8, 4, 4, 1)
 
-    #: FP8 both ways: tiles of so many columns and rows; and where 128 columns share a scale, which wants them all.
-    columnwise_tile: Tile = Tile(64, 128, 4)
-    columnwise_wide_tile: Tile = Tile(128, 128, 8)
-    #: A thread's limit, so that 16 warps run on an SM at once: some load while others compute.
-    columnwise_registers: int = 128
-    #: A program for statistics holds so many elements a thread, in blocks of a quarter, and so many rows at most.
-    columnwise_elements: int = 64
-    columnwise_rows: int = 16
-    #: Statistics are so far ahead of the tiles that need them, in bytes of input. With a given scale 178 us at
-    #: 32,768 x 4,096, and 181 with 4 MiB; with 16 the L2 lost some of it, which cost 3 % in an earlier trial.
+    #: FP8 both ways: columns of a tile for each warp, where columns have groups of their own, and where their bytes are
+    #: those of the rows.
+    columnwise_columns: int = 16
+    transposed_columns: int = 32
+    #: Rows are so far ahead of the tiles that need them, in bytes that these read.
     columnwise_ahead: int = 8 << 20
+    #: The transpose of bytes alone.
+    transpose_tile: Tile = Tile(128, 128, 4)
 
     #: The sum of partials: tiles of so many elements, all of which are loaded at once, and as narrow as gives about
     #: this many programs, because few columns must still fill the GPU (8 columns a tile: 20.0 us against 23.4 for the
