@@ -187,6 +187,22 @@ def test_the_transpose_has_the_bits_of_the_definition(kind, size, op, launches):
         assert same_bits(q.unquantized, y)
 
 
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [*product(["scale", "delayed", "tensor", "token", "block", "swizzled"], [(9, 700)]), ("token", (130, 64))],
+)
+def test_the_transpose_leaves_rows_as_they_are(kind, size):
+    x, weight, residual = torch.randn(size), torch.randn(size[1]), torch.randn(size)
+    alone, both = (
+        onepass.rms_norm(
+            x, weight, residual=residual, quantize=replace(KINDS[kind](), columnwise=each, also_unquantized=True)
+        )
+        for each in (False, True)
+    )
+    for name in ("data", "scale", "unquantized", "residual"):
+        assert same_bits(getattr(both, name).float(), getattr(alone, name).float()), name
+
+
 def test_the_transpose_of_heads_and_of_strided_rows():
     x = exact(8, 6 * 64).view(4, 2, 6, 64)[:, :, 1:4]
     fp8 = Fp8("block", block=64, columnwise=True, also_unquantized=True)
