@@ -321,8 +321,13 @@ def factor_of_tensor(
 
 @triton.jit
 def merge_amax(p_amax, bits):
-    """The order in which programs come does not matter to a maximum."""
-    tl.atomic_max(p_amax, tl.max(tl.max(bits, axis=1), axis=0), sem="relaxed")
+    """The order in which programs come does not matter to a maximum.
+
+    Most of them find a larger one there already: so they look first, since all changes of one word wait for each other.
+    """
+    top = tl.max(tl.max(bits, axis=1), axis=0)
+    if top > tl.load(p_amax, volatile=True):
+        tl.atomic_max(p_amax, top, sem="relaxed")
 
 
 @triton.jit
