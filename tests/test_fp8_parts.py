@@ -10,7 +10,7 @@ from onepass.fp8 import Fp8, definition
 from onepass.fp8.forward import FLOORED_FROM
 from onepass.fp8.scales import steps_from as defined_steps
 from onepass.fp8.spec import ARITHMETIC, FORMATS
-from onepass.kernels.quantize import bits_of_magnitude, steps_from
+from onepass.kernels.quantize import steps_from
 
 BLOCK = 1024
 SPECIAL = [0.0, 1e-45, 1e-40, 1e-38, 3.4e38, float("inf"), float("nan"), 448.0, 1.0, 5.2e-37, 2.6e-36, 6e-39]
@@ -32,8 +32,8 @@ def steps_of(
 ):  # fmt: skip
     o = tl.arange(0, BLOCK)
     m = o < count
-    bits = bits_of_magnitude(tl.load(p_values + o, mask=m, other=0.0))
-    scale, factor = steps_from(bits, floor, upper, largest, inverse, BOUNDED, FLOORED, ARITHMETIC, POWER, E8M0)
+    amax = tl.abs(tl.load(p_values + o, mask=m, other=0.0))
+    scale, factor = steps_from(amax, floor, upper, largest, inverse, BOUNDED, FLOORED, ARITHMETIC, POWER, E8M0)
     tl.store(p_scale + o, scale, mask=m)
     tl.store(p_factor + o, factor, mask=m)
 

@@ -113,13 +113,29 @@ def test_quantization_alone_sees_special_values(kind: str) -> None:
     x[7], x[9, 17], x[11], x[20, :] = 0.0, 3e38, 1e-40, -0.0
     for columnwise in (False, True):
         fp8 = replace(KINDS[kind](), columnwise=columnwise)
-        q, expected = onepass.quantize(x, fp8), definition.quantize(x, replace(KINDS[kind](), columnwise=columnwise))
-        for name in ("data", "scale", "data_t", "scale_t"):
-            got, wanted = getattr(q, name), getattr(expected, name)
-            if got is not None:
-                values = [tensor.float() for tensor in (got, wanted)]
-                assert torch.equal(*(value.nan_to_num(nan=12345.0) for value in values)), name
-                assert torch.equal(*(value.signbit() & ~value.isnan() for value in values)), name
+        expected = definition.quantize(x, replace(KINDS[kind](), columnwise=columnwise))
+        assert_same_but_for_a_nans_bits(onepass.quantize(x, fp8), expected)
+
+
+def assert_same_but_for_a_nans_bits(q: onepass.Quantized, expected: onepass.Quantized) -> None:
+    for name in ("data", "scale", "data_t", "scale_t"):
+        got, wanted = getattr(q, name), getattr(expected, name)
+        if got is not None:
+            values = [tensor.float() for tensor in (got, wanted)]
+            assert torch.equal(*(value.nan_to_num(nan=12345.0) for value in values)), name
+            assert torch.equal(*(value.signbit() & ~value.isnan() for value in values)), name
+
+
+@pytest.mark.parametrize("norm", [onepass.rms_norm, onepass.layer_norm])
+@pytest.mark.parametrize("rows", [1, 127, 130, 131, 258])
+def test_no_nan_is_taken_for_a_missing_statistic(rows: int, norm) -> None:
+    """Columns wait for the rows' statistics, whose bits are all ones until they are there."""
+    x, weight = random_rows(rows, 256, dtype=torch.float32), random_weight(256, dtype=torch.float32)
+    x[rows // 2] = float("inf")
+    x.view(torch.int32)[-1, 3] = -1
+    x.view(torch.int32)[0] = -1
+    q = norm(x, weight, quantize=asked("block", columnwise=True))
+    assert_same_but_for_a_nans_bits(q, definition.quantize(q.unquantized, asked("block", columnwise=True)))
 
 
 @pytest.mark.parametrize("exponent", [0, 1, 93, 94, 127, 200, 254])

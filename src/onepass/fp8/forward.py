@@ -44,7 +44,8 @@ class QuantizedForward(Forward):
     def __init__(self, norm: Norm, problem: Problem, x: Tensor, residual: Tensor | None, fp8: Fp8) -> None:
         # For a scale of the row, programs that share it would have to wait once more; without a norm, for nothing.
         walked = fp8.scaling == "token" or norm.identity
-        asked = replace(problem, quantized=True, group=fp8.block or 1, walked=walked)
+        merged = fp8.scaling == "delayed"
+        asked = replace(problem, quantized=True, group=fp8.block or 1, walked=walked, merged=merged)
         super().__init__(norm, asked, x, residual)
         self.fp8 = fp8
         self.has_y = fp8.also_unquantized
@@ -77,10 +78,12 @@ class QuantizedForward(Forward):
             residual = None if residual is None else residual.contiguous()
         y = torch.empty(x.shape, dtype=self.problem.y, device=x.device) if self.has_y else None
         total = None if self._like_sum is None else torch.empty_like(self._like_sum)
-        # Groups down columns begin from the rows' statistics.
-        kept = stats or (fp8.columnwise and fp8.block is not None and not self.norm.identity)
-        mean = torch.empty_like(self._like_statistic) if kept and self.norm.centred else None
-        rstd = torch.empty_like(self._like_statistic) if kept else None
+        # Groups down columns begin from the rows' statistics, which are waited for.
+        awaited = fp8.columnwise and fp8.block is not None and not self.norm.identity
+        kept = stats or awaited
+        make = missing if awaited else torch.empty_like
+        mean = make(self._like_statistic) if kept and self.norm.centred else None
+        rstd = make(self._like_statistic) if kept else None
         q = torch.empty_like(self._like_q)
         scale = self._scales.make(place.device)
         given = fp8.multiplier if fp8.scale is None else fp8.scale
@@ -139,8 +142,8 @@ class QuantizedForward(Forward):
             words = 0
             if step.cooperative:
                 words, names[-1] = self.problem.rows * self.problem.lanes * step.plan.slices, "zeros"
-            if "zeros" in names:
-                words = words or -(-self.problem.rows * self.problem.lanes // TILE)
+            elif "zeros" in names:
+                words = -(-self.problem.rows * self.problem.lanes // TILE)
             dtype = word_dtype(self.norm) if step.cooperative else torch.int32
             like_words = place.like((words,), dtype) if words else None
             launches.append((bind(step.plan.programs, step.scalars), names, like_words))
@@ -172,12 +175,13 @@ class QuantizedForward(Forward):
         problem, norm, fp8 = self.problem, self.norm, self.fp8
         by_rows = planner.rows_beside_columns(problem, device_of(self.place.device), norm.centred, align)
         tile = planner.columnwise_tile(problem, by_rows)
-        plan = planner.columnwise_plan(problem, by_rows, tile)
+        plan = planner.columnwise_plan(problem, by_rows, tile, norm.centred)
         rowwise = self.step(by_rows, align, stats, self._quantizing(kind), keeps=kind != "tensor")
         rows = problem.rows * problem.lanes
         as_rows = fp8.columnwise_order == "rows"
         constants = {"ROWS": 1, "PACKED": False, "AS_WALKED": False} | dict(rowwise.constants) | {
-            "HELD": by_rows.schedule == "tile", "COLS": tile.cols, "RAGGED": problem.cols % tile.cols != 0,
+            "HELD": by_rows.schedule == "tile", "COLS": tile.cols, "TILES": plan.slices,
+            "RAGGED": problem.cols % tile.cols != 0,
             "LONG": long, "TRANSPOSED": not as_rows,
         }  # fmt: skip
         scale = (torch.uint8 if fp8.scaling == "mx" else torch.float32) if fp8.block is not None else None
@@ -185,7 +189,7 @@ class QuantizedForward(Forward):
         scalars = self._scalars(replace(by_rows, schedule="tile"), align, self._quantizing(kind))
         return Step(
             columnwise_forward, (*rowwise.names, "columns", "column_scale", "zeros"),
-            (*rowwise.dtypes, fp8.dtype, scale, torch.int32), constants,
+            (*rowwise.dtypes, fp8.dtype, scale, torch.int32 if scale is None else None), constants,
             (*scalars, column_row, *self._column_scales.strides, plan.stages), plan,
         )  # fmt: skip
 
@@ -216,6 +220,11 @@ class QuantizedForward(Forward):
         mean = torch.empty_like(self._like_statistic) if stats and self.norm.centred else None
         rstd = torch.empty_like(self._like_statistic) if stats else None
         return definition.quantize(y, fp8, self.problem.y, residual=total), mean, rstd
+
+
+def missing(like: Tensor) -> Tensor:
+    """Statistics that are waited for: kernels/columnwise.py knows them by their bits."""
+    return torch.full_like(like, -1, dtype=torch.int32).view(like.dtype)
 
 
 def transpose_step(rows: int, cols: int) -> Step:

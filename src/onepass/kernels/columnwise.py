@@ -23,7 +23,7 @@ from onepass.kernels.parts import (
     load_sum,
     scale_and_shift,
 )
-from onepass.kernels.quantize import bits_of_magnitude, narrow, scale_place, scaled, steps_from, widened, word_of
+from onepass.kernels.quantize import above, amax_of, packed, scale_place, scaled, steps_from, widened, word_of
 from onepass.kernels.stream import walk_row
 from onepass.kernels.tile import tile_rows
 
@@ -46,6 +46,28 @@ look:
 there:
     }"""
 )
+
+
+#: A statistic is its own flag: until it is there its bits are all ones, which are those of no number, and of no NaN
+#: that arithmetic leaves.
+WAIT_FOR_STATISTIC = tl.constexpr(
+    """{
+    .reg .pred missing;
+look:
+    ld.relaxed.gpu.global.b32 $0, [$1];
+    setp.eq.b32 missing, $0, 0xFFFFFFFF;
+    @missing bra look;
+    }"""
+)
+
+
+@triton.jit
+def wait_for_statistics(p, block, rows):
+    """Of a block's rows. Each thread waits for its own ones, and then for the others."""
+    if not INTERPRETED:  # where programs run one after the other, in their order
+        p_own = p + tl.minimum(block * TILE + tl.arange(0, TILE), rows - 1)
+        tl.inline_asm_elementwise(WAIT_FOR_STATISTIC, "=r,l", [p_own], dtype=tl.int32, is_pure=False, pack=1)
+        tl.debug_barrier()
 
 
 @triton.jit
@@ -123,11 +145,13 @@ def columnwise_forward(
     SWIZZLED: tl.constexpr,
     HELD: tl.constexpr,
     COLS: tl.constexpr,
+    TILES: tl.constexpr,
     RAGGED: tl.constexpr,
     LONG: tl.constexpr,
     TRANSPOSED: tl.constexpr,
 ):
-    """HELD: a program holds its rows; else it walks one. ROWS divides 128. RAGGED: columns do not fill the last tile.
+    """HELD: a program holds its rows; else it walks one. ROWS divides 128. TILES beside each other have all columns;
+    RAGGED: these do not fill the last one.
 
     TRANSPOSED: the transpose lies as its rows; else as the untransposed tensor would.
     LONG: its rows are a multiple of 16 long, and `column_row` is their length by 16.
@@ -137,11 +161,10 @@ def columnwise_forward(
     HINT: tl.constexpr = PASSING if GROUPED else KEPT  # bytes that are read again are kept
     end = cols * ALIGN
     total = rows * lanes
-    tiles = tl.cdiv(end, COLS)
     parts = tl.cdiv(total, ROWS)
     turn = tl.program_id(0) - ahead * PARTS
-    block = turn // (PARTS + tiles)
-    within = turn % (PARTS + tiles)
+    block = turn // (PARTS + TILES)
+    within = turn % (PARTS + TILES)
     part = tl.where(turn < 0, tl.program_id(0), (block + ahead) * PARTS + within)
     tile = tl.where(turn < 0, -1, within - PARTS)
     if tile < 0 and part < parts:
@@ -161,26 +184,26 @@ def columnwise_forward(
                 LANED, X_HAT, NARROW, IDENTITY, ROUND_SUM, BLOCK, BLOCKS, EVEN, ALIGN, KIND, GROUP, ROUND, BOUNDED,
                 FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, HINT,
             )  # fmt: skip
-        tl.debug_barrier()
-        tl.atomic_add(p_counts + part // PARTS, 1, sem="release", scope="gpu")
+        if not GROUPED:
+            tl.debug_barrier()
+            tl.atomic_add(p_counts + part // PARTS, 1, sem="release", scope="gpu")
     if tile >= 0:
-        count = tl.minimum(parts - block * PARTS, PARTS)
         if GROUPED:
             quantize_columns(
-                p_x, p_residual, p_weight, p_bias, p_mean, p_rstd, p_columns, p_column_scale, p_counts, count, block,
-                tile * COLS, x_row, x_lane, residual_row, residual_lane, affine_lane, column_row, column_scale_row,
+                p_x, p_residual, p_weight, p_bias, p_mean, p_rstd, p_columns, p_column_scale, block, tile * COLS,
+                x_row, x_lane, residual_row, residual_lane, affine_lane, column_row, column_scale_row,
                 column_scale_group, total, lanes, end, offset, floor, upper, largest, inverse,
                 CENTRED, SHIFTED, LANED, X_HAT, NARROW, IDENTITY, ROUND_SUM, COLS, RAGGED, ALIGN, LONG, TRANSPOSED,
                 GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
             )  # fmt: skip
         else:
-            wait_for_count(p_counts + block, count)
+            wait_for_count(p_counts + block, tl.minimum(parts - block * PARTS, PARTS))
             transpose_tile(p_q, p_columns, block, tile * COLS, total, end, column_row, COLS, RAGGED, LONG)
 
 
 @triton.jit
 def quantize_columns(
-    p_x, p_residual, p_weight, p_bias, p_mean, p_rstd, p_columns, p_column_scale, p_counts, count, block, first,
+    p_x, p_residual, p_weight, p_bias, p_mean, p_rstd, p_columns, p_column_scale, block, first,
     x_row, x_lane, residual_row, residual_lane, affine_lane, column_row, column_scale_row, column_scale_group,
     rows, lanes, end, offset, floor, upper, largest, inverse,
     CENTRED: tl.constexpr, SHIFTED: tl.constexpr, LANED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr,
@@ -214,17 +237,22 @@ def quantize_columns(
     if not LANED:
         weight = load_affine(p_weight, o_col, m_col, RAGGED)
         bias = load_affine(p_bias, o_col, m_col, RAGGED)
-    wait_for_count(p_counts + block, count)
-    top = tl.zeros((QUARTER, COLS), tl.int32)
+    # Nothing else is waited for: what is read beside them was there before the launch.
+    if CENTRED:
+        wait_for_statistics(p_mean, block, rows)
+    if not IDENTITY:
+        wait_for_statistics(p_rstd, block, rows)
+    top = tl.zeros((QUARTER, COLS), tl.float32)
     values = ()
     for k in tl.static_range(4):
         flat = tl.minimum(quarter + k, rows - 1)
-        rstd = 1.0
-        if not IDENTITY:
-            rstd = tl.load(p_rstd + flat)
+        # Past the L1, which may have what was there before.
         mean = 0.0
         if CENTRED:
-            mean = tl.load(p_mean + flat)
+            mean = tl.load(p_mean + flat, cache_modifier=".cg")
+        rstd = 1.0
+        if not IDENTITY:
+            rstd = tl.load(p_rstd + flat, cache_modifier=".cg")
         if LANED:
             lane, row = lane_and_row(flat, lanes, LANED)
             o_affine = lane * affine_lane * ALIGN + o_col
@@ -234,12 +262,11 @@ def quantize_columns(
             deviation_of(widened(held[k]), mean, m_col, CENTRED, False, RAGGED), rstd, weight, bias, offset,
             p_weight is not None, p_bias is not None, SHIFTED, X_HAT, NARROW, False,
         )  # fmt: skip
-        value = narrow(y, m_col, ROUND, RAGGED)
-        top = tl.maximum(top, bits_of_magnitude(widened(value)))
-        values = values + (value,)  # noqa: RUF005
+        top = above(top, tl.abs(y))
+        values = values + (packed(y, ROUND),)  # noqa: RUF005
     down = factors_down(
         p_column_scale, top, block * TILE, o_col, column_scale_row, column_scale_group, rows, end,
-        floor, upper, largest, inverse, GROUP, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
+        floor, upper, largest, inverse, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
         TILE // GROUP, COLS,
     )  # fmt: skip
     ready = ()
@@ -252,21 +279,19 @@ def quantize_columns(
 @triton.jit
 def factors_down(
     p_column_scale, top, first_row, o_col, column_scale_row, column_scale_group, rows, end, floor, upper, largest,
-    inverse, GROUP: tl.constexpr, BOUNDED: tl.constexpr, FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr,
-    POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr, SWIZZLED: tl.constexpr, GROUPS: tl.constexpr, COLS: tl.constexpr,
+    inverse, GROUP: tl.constexpr, ROUND: tl.constexpr, BOUNDED: tl.constexpr, FLOORED: tl.constexpr,
+    ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr, SWIZZLED: tl.constexpr,
+    GROUPS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     """Scales of GROUPS groups of each column, stored, and what values meet. `top` is the amax of each four rows."""
     QUARTER: tl.constexpr = top.shape[0]
-    bits = tl.max(tl.reshape(top, (GROUPS, QUARTER // GROUPS, COLS)), axis=1, keep_dims=True)
-    scale, down = steps_from(bits, floor, upper, largest, inverse, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0)
+    amax = amax_of(tl.reshape(top, (GROUPS, QUARTER // GROUPS, COLS)), 1, ROUND)
+    scale, down = steps_from(amax, floor, upper, largest, inverse, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0)
     group = first_row // GROUP + tl.arange(0, GROUPS)[:, None]
     o_scale = scale_place(o_col.to(tl.int64), group, column_scale_row, column_scale_group, SWIZZLED)
     m = (o_col < end) & (group * GROUP < rows)
     tl.store(p_column_scale + o_scale, tl.reshape(scale, (GROUPS, COLS)), mask=m)
-    if GROUPS == 1:
-        return tl.reshape(down, (1, COLS))
-    else:
-        return tl.reshape(tl.broadcast_to(down, (GROUPS, QUARTER // GROUPS, COLS)), (QUARTER, COLS))
+    return tl.reshape(tl.broadcast_to(down, (GROUPS, QUARTER // GROUPS, COLS)), (QUARTER, COLS))
 
 
 @triton.jit

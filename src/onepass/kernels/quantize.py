@@ -1,7 +1,7 @@
 """The parts of an FP8 output: amax, the scale that follows from it, and the conversion. docs/fp8.md has the formulas.
 
-Amax is taken on the bits as integers: magnitudes order like their bits, with infinity and then NaN above them, so one
-maximum serves all, in any order. The switches:
+Amax is a maximum in which NaN stays, and so may be taken in any order; and of values before they are rounded, because
+rounding keeps their order: then it is amax that is rounded. The switches:
 
     ARITHMETIC    which of the equivalent formulas: "multiplier", "inverse", "scale" or "reciprocal"
     POWER_OF_TWO  round the scale up, or the multiplier down, to a power of two
@@ -16,7 +16,7 @@ maximum serves all, in any order. The switches:
 import triton
 import triton.language as tl
 
-from onepass.kernels.parts import INTERPRETED
+from onepass.kernels.parts import INTERPRETED, WIDEN_BF16, narrowed
 
 INFINITY_BITS = tl.constexpr(0x7F800000)
 MAGNITUDE_BITS = tl.constexpr(0x7FFFFFFF)
@@ -29,11 +29,6 @@ E8M0_INVERSE = tl.constexpr(254)
 #: A scale is at least the smallest normal number, so that its inverse is finite; a multiplier at most the largest one.
 SMALLEST_SCALE = tl.constexpr(1.1754943508222875e-38)
 LARGEST_MULTIPLIER = tl.constexpr(3.4028234663852886e38)
-
-
-@triton.jit
-def bits_of_magnitude(values):
-    return values.to(tl.int32, bitcast=True) & MAGNITUDE_BITS
 
 
 @triton.jit
@@ -51,6 +46,26 @@ def above(value, least):
 @triton.jit
 def below(value, most):
     return tl.minimum(value, most, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def within(values, m, MASKED: tl.constexpr):
+    """Zero outside the row, where a bias or a mean may have left something."""
+    if MASKED:
+        return tl.where(m, values, 0.0)
+    else:
+        return values
+
+
+@triton.jit
+def amax_of(magnitudes, AXIS: tl.constexpr, ROUND: tl.constexpr):
+    """The largest one along an axis, which stays, as a value of ROUND would be; NaN if there is one."""
+    if INTERPRETED:  # which has a fast maximum, but not one in which NaN stays: bits order as magnitudes do
+        bits = tl.max(magnitudes.to(tl.int32, bitcast=True), axis=AXIS, keep_dims=True)
+        amax = bits.to(tl.float32, bitcast=True)
+    else:
+        amax = tl.reduce(magnitudes, AXIS, above, keep_dims=True)
+    return rounded(amax, ROUND)
 
 
 #: A true division for each of a tile's scales would be a third of all its instructions: they have a branch for what is
@@ -104,15 +119,15 @@ def largest_over(amax, largest):
 
 @triton.jit
 def steps_from(
-    bits, floor, upper, largest, inverse_of_largest,
+    amax, floor, upper, largest, inverse_of_largest,
     BOUNDED: tl.constexpr, FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr,
     E8M0: tl.constexpr,
 ):  # fmt: skip
-    """From the bits of amax: the scale that is handed on, and the factor that values meet.
+    """From amax: the scale that is handed on, and the factor that values meet.
 
     What is not finite makes both NaN, and so its whole group. FLOORED: the floor is at least 2⁻⁶⁰.
     """
-    amax = tl.where(bits < INFINITY_BITS, bits, MAGNITUDE_BITS).to(tl.float32, bitcast=True)
+    amax = tl.where(amax < float("inf"), amax, float("nan"))
     lost = amax != amax
     if BOUNDED:
         amax = below(amax, upper)
@@ -249,12 +264,13 @@ def converted_by_hand(values, FORMAT: tl.constexpr):
     return tl.where(magnitude > INFINITY_BITS, 0x7F, code).to(tl.uint8).to(FORMAT, bitcast=True)
 
 
-#: Two values at once, here and below: left alone, the compiler rounds them one by one, with an instruction that is a
-#: quarter as fast (235 us against 257 for tiles of 1 x 128 both ways, at 32,768 x 4,096), and takes three instructions
-#: to widen two.
-ROUND_TO_BF16 = tl.constexpr("cvt.rn.bf16x2.f32 $0, $2, $1;")
-ROUND_TO_FP16 = tl.constexpr("cvt.rn.f16x2.f32 $0, $2, $1;")
-WIDEN_BF16 = tl.constexpr("shl.b32 $0, $2, 16; and.b32 $1, $2, 0xFFFF0000;")
+#: Two values at once: left alone, the compiler rounds them one by one, with an instruction that is a quarter as fast
+#: (235 us against 257 for tiles of 1 x 128 both ways, at 32,768 x 4,096).
+PACK_BF16 = tl.constexpr("cvt.rn.bf16x2.f32 $0, $2, $1;")
+PACK_FP16 = tl.constexpr("cvt.rn.f16x2.f32 $0, $2, $1;")
+#: The same instruction, with nothing in the lower half: so it is the value in fp32 again.
+ROUND_TO_BF16 = tl.constexpr("cvt.rn.bf16x2.f32 $0, $1, 0f00000000;")
+ROUND_TO_FP16 = tl.constexpr("{ .reg .b16 half; cvt.rn.f16.f32 half, $1; cvt.f32.f16 $0, half; }")
 
 
 @triton.jit
@@ -267,27 +283,29 @@ def widened(values):
 
 
 @triton.jit
-def rounded(values, m, ROUND: tl.constexpr, MASKED: tl.constexpr):
+def rounded(values, ROUND: tl.constexpr):
     """What is quantized, in fp32."""
-    return widened(narrow(values, m, ROUND, MASKED))
+    if INTERPRETED or ROUND is None or ROUND is tl.float32:
+        return narrowed(values, ROUND)
+    elif ROUND is tl.bfloat16:
+        return tl.inline_asm_elementwise(ROUND_TO_BF16, "=f,f", [values], dtype=tl.float32, is_pure=True, pack=1)
+    else:
+        return tl.inline_asm_elementwise(ROUND_TO_FP16, "=f,f", [values], dtype=tl.float32, is_pure=True, pack=1)
 
 
 @triton.jit
-def narrow(values, m, ROUND: tl.constexpr, MASKED: tl.constexpr):
-    """What is quantized, in the dtype to which it is rounded; zero outside the row, where a bias or a mean may have
-    left something."""
-    if MASKED:
-        values = tl.where(m, values, 0.0)
+def packed(values, ROUND: tl.constexpr):
+    """What is quantized, in the dtype to which it is rounded."""
     if ROUND is not None:
         if INTERPRETED or ROUND is tl.float32:
             values = values.to(ROUND)
         elif ROUND is tl.bfloat16:
             values = tl.inline_asm_elementwise(
-                ROUND_TO_BF16, "=r,f,f", [values], dtype=tl.bfloat16, is_pure=True, pack=2
+                PACK_BF16, "=r,f,f", [values], dtype=tl.bfloat16, is_pure=True, pack=2
             )  # fmt: skip
         else:
             values = tl.inline_asm_elementwise(
-                ROUND_TO_FP16, "=r,f,f", [values], dtype=tl.float16, is_pure=True, pack=2
+                PACK_FP16, "=r,f,f", [values], dtype=tl.float16, is_pure=True, pack=2
             )  # fmt: skip
     return values
 
@@ -311,8 +329,9 @@ def factor_of_tensor(
         if ARITHMETIC == "multiplier" and tl.program_id(0) == 0:
             tl.store(p_scale, tl.div_rn(full_like(given, 1.0), given))
     if KIND == "tensor":
+        amax = tl.load(p_amax).to(tl.float32, bitcast=True)
         scale, factor = steps_from(
-            tl.load(p_amax), floor, upper, largest, inverse, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, False
+            amax, floor, upper, largest, inverse, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, False
         )
         if tl.program_id(0) == 0:
             tl.store(p_scale, scale)
@@ -320,12 +339,12 @@ def factor_of_tensor(
 
 
 @triton.jit
-def merge_amax(p_amax, bits):
-    """The order in which programs come does not matter to a maximum.
+def merge_amax(p_amax, magnitudes, ROUND: tl.constexpr):
+    """The order in which programs come does not matter to a maximum. Magnitudes order as their bits do, NaN above all.
 
     Most of them find a larger one there already: so they look first, since all changes of one word wait for each other.
     """
-    top = tl.max(tl.max(bits, axis=1), axis=0)
+    top = tl.max(amax_of(amax_of(magnitudes, 1, ROUND), 0, ROUND).to(tl.int32, bitcast=True))
     if top > tl.load(p_amax, volatile=True):
         tl.atomic_max(p_amax, top, sem="relaxed")
 
@@ -353,9 +372,9 @@ def store_quantized(
     if KIND == "group":
         GROUPS: tl.constexpr = BLOCK // GROUP
         grouped = tl.reshape(values, (ROWS, GROUPS, GROUP))
-        bits = tl.max(bits_of_magnitude(grouped), axis=2, keep_dims=True)
+        amax = amax_of(tl.abs(grouped), 2, None)
         scale, factor = steps_from(
-            bits, floor, upper, largest, inverse, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0
+            amax, floor, upper, largest, inverse, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0
         )
         q = tl.reshape(converted(grouped, factor, largest, FORMAT, DIVIDES, False), (ROWS, BLOCK))
         group = first // GROUP + tl.arange(0, GROUPS)[None, :]

@@ -32,7 +32,7 @@ from onepass.kernels.parts import (
     weighted,
     wide,
 )
-from onepass.kernels.quantize import bits_of_magnitude, factor_of_tensor, merge_amax, rounded, store_quantized
+from onepass.kernels.quantize import above, factor_of_tensor, merge_amax, rounded, store_quantized, within
 
 
 @triton.jit
@@ -113,7 +113,7 @@ def split_forward(
         p_given, p_amax, p_scale, floor, upper, largest, inverse, KIND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO
     )
     MERGED: tl.constexpr = p_amax is not None and KIND != "tensor"
-    top = tl.zeros((1, BLOCK), tl.int32)
+    top = tl.zeros((1, BLOCK), tl.float32)
     widths = tl.maximum(tl.minimum(cols * ALIGN - tl.arange(0, PEERS) * BLOCK, BLOCK), 0).to(tl.float32)
     width = tl.minimum(cols * ALIGN - own * BLOCK, BLOCK).to(tl.float32)
     weight = load_affine(p_weight, o_col, m_col, True)
@@ -167,10 +167,11 @@ def split_forward(
         if p_y is not None:
             store_row(p_y, o_y, y, m_col, True)
         if KIND is not None:
-            values = rounded(y, m_col, ROUND, True)
+            y = within(y, m_col, True)
             if MERGED:
-                top = tl.maximum(top, bits_of_magnitude(values))
+                top = above(top, tl.abs(y))
             if p_q is not None:
+                values = rounded(y, ROUND)
                 store_quantized(
                     p_q, o_y, p_scale, o_stat + tl.zeros((1, 1), tl.int32), scale_row, scale_group, values, m_col,
                     o_stat >= 0, own * BLOCK, cols * ALIGN, factor, floor, upper, largest, inverse,
@@ -178,7 +179,7 @@ def split_forward(
                 )  # fmt: skip
         h = h_following
     if MERGED:
-        merge_amax(p_amax, top)
+        merge_amax(p_amax, top, ROUND)
 
 
 @triton.jit

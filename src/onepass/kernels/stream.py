@@ -30,12 +30,14 @@ from onepass.kernels.parts import (
     with_rows,
 )
 from onepass.kernels.quantize import (
-    bits_of_magnitude,
+    above,
+    amax_of,
     factor_of_tensor,
     merge_amax,
     rounded,
     steps_from,
     store_quantized,
+    within,
 )
 
 
@@ -133,7 +135,7 @@ def walk_row(
         p_given, p_amax, p_scale, floor, upper, largest, inverse, KIND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO
     )
     MERGED: tl.constexpr = p_amax is not None and KIND != "tensor"
-    top = tl.zeros((1, BLOCK), tl.int32)
+    top = tl.zeros((1, BLOCK), tl.float32)
     if KIND == "row":
         # One walk more, between the other two: from the end to the start, and so the last one goes on from there.
         for i in range(BLOCKS):
@@ -143,10 +145,9 @@ def walk_row(
                 residual_row, residual_lane, o_affine, mean, rstd, offset,
                 CENTRED, SHIFTED, X_HAT, NARROW, ROUND_SUM, EVEN, ALIGN, KEPT,
             )  # fmt: skip
-            top = tl.maximum(top, bits_of_magnitude(rounded(y, o_col < end, ROUND, not EVEN)))
-        bits = tl.max(top, axis=1, keep_dims=True)
+            top = above(top, tl.abs(within(y, o_col < end, not EVEN)))
         scale, factor = steps_from(
-            bits, floor, upper, largest, inverse, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0
+            amax_of(top, 1, ROUND), floor, upper, largest, inverse, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0
         )
         tl.store(p_scale + o_stat * scale_row + tl.zeros((1, 1), tl.int32), scale)
     for i in range(BLOCKS):
@@ -165,10 +166,11 @@ def walk_row(
         if p_y is not None:
             store_row(p_y, o_y + o_col, y, m, not EVEN)
         if KIND is not None:
-            values = rounded(y, m, ROUND, not EVEN)
+            y = within(y, m, not EVEN)
             if MERGED:
-                top = tl.maximum(top, bits_of_magnitude(values))
+                top = above(top, tl.abs(y))
             if p_q is not None:
+                values = rounded(y, ROUND)
                 store_quantized(
                     p_q, o_y + o_col, p_scale, o_stat + tl.zeros((1, 1), tl.int32), scale_row, scale_group, values, m,
                     o_stat >= 0, tl.min(o_col), end, factor, floor, upper, largest, inverse,
@@ -176,7 +178,7 @@ def walk_row(
                     HINT,
                 )  # fmt: skip
     if MERGED:
-        merge_amax(p_amax, top)
+        merge_amax(p_amax, top, ROUND)
 
 
 @triton.jit

@@ -37,7 +37,7 @@ class Plan:
     blocks: int = 1  # that a program holds at a time: a tile's row, side by side
     stages: int = 1  # loads in flight, in loop iterations
     slices: int = 1  # programs that share a row
-    registers: int | None = None  # a thread's limit, where the programs must fit on the GPU at once
+    registers: int | None = None  # a thread's limit, where more programs are worth it, or must run at once
     as_walked: bool = False  # a tile for few rows, whose sums have the order that a walk would give them
 
     @property
@@ -160,8 +160,8 @@ def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
     # A sum with the residual is held in fp32.
     held = problem.x.itemsize if problem.residual is None else 4
     if problem.quantized and held == 2 and not centred and align >= 8 and problem.cols >= t.quantized_from:
-        kinds = t.row_scaled_tiles if problem.walked else t.quantized_tiles
-        tile = _fitting(t.grouped_tiles if problem.group > 1 else kinds, problem.cols)
+        tiles = t.merged_tiles if problem.merged else t.row_scaled_tiles if problem.walked else t.quantized_tiles
+        tile = _fitting(t.grouped_tiles if problem.group > 1 else tiles, problem.cols)
         if tile is not None:
             return Choice("tile", _snug(tile, problem.cols, align))
     tile = _fitting(t.centred_forward_tiles if centred else t.forward_tiles, problem.cols * held // 2)
@@ -196,11 +196,13 @@ def rows_beside_columns(problem: Problem, device: Device, centred: bool, align: 
 def columnwise_tile(problem: Problem, by_rows: Plan) -> Tile:
     """Of the transpose, for programs that have as many warps as those of the rows."""
     t = _thresholds
-    each = t.columnwise_columns if problem.group > 1 else t.transposed_columns
+    each = t.transposed_columns
+    if problem.group > 1:
+        each = t.columnwise_columns if problem.residual is None else t.columnwise_columns_with_residual
     return Tile(min(power_of_two(problem.cols), each * by_rows.warps), 128, by_rows.warps)
 
 
-def columnwise_plan(problem: Problem, by_rows: Plan, tile: Tile) -> Plan:
+def columnwise_plan(problem: Problem, by_rows: Plan, tile: Tile, centred: bool) -> Plan:
     """FP8 both ways. `rows`, `block` and `blocks` are of programs for rows, `slices` are tiles beside each other, and
     `stages` the blocks of rows that programs for rows are ahead of these."""
     t = _thresholds
@@ -210,7 +212,13 @@ def columnwise_plan(problem: Problem, by_rows: Plan, tile: Tile) -> Plan:
     column = problem.x.itemsize + _itemsize(problem.residual) if problem.group > 1 else 1
     ahead = max(1, min(blocks, t.columnwise_ahead // (tile.rows * problem.cols * column)))
     programs = (ahead + blocks) * (tile.rows // by_rows.rows) + blocks * tiles
-    return Plan("columnwise", by_rows.rows, by_rows.block, tile.warps, programs, by_rows.blocks, ahead, tiles)
+    limit = None
+    if problem.x.itemsize == 2 and problem.residual is None and not centred and by_rows.schedule == "tile":
+        rows = by_rows.rows * by_rows.block * by_rows.blocks
+        columns = tile.rows * tile.cols if problem.group > 1 else 0
+        held = max(rows, columns) // (32 * tile.warps) // 2
+        limit = held + t.registers_both_ways if held <= t.held_both_ways else None
+    return Plan("columnwise", by_rows.rows, by_rows.block, tile.warps, programs, by_rows.blocks, ahead, tiles, limit)
 
 
 def row_counts_apart() -> tuple[int, ...]:

@@ -44,21 +44,24 @@ class Thresholds:
     #: still: level with a walk for many rows, and 5.1 us against 6.0 at 13 x 11,712.
     wide_forward_tile: Tile = Tile(32768, 1, 16, block=2048)
     #: With an FP8 output there is more to do for each value, and less to write: fewer warps, which wait less for each
-    #: other. With a given scale 94 us against 114 with eight at 32,768 x 4,096, and 50 against 53 at 8,192 x 8,192.
+    #: other. With a given scale 94 us against 113 with eight at 32,768 x 4,096, and 49 at 8,192 x 8,192.
     quantized_tiles: tuple[Tile, ...] = (
         Tile(4096, 1, 4),
         Tile(8192, 1, 4, block=4096),
         Tile(16384, 1, 8, block=1024),
     )
-    #: Where a row has a scale of its own: 105 us against 129, and 52 against 58.
-    row_scaled_tiles: tuple[Tile, ...] = (Tile(4096, 1, 4), Tile(8192, 1, 4), Tile(16384, 1, 8, block=1024))
-    #: Where columns share scales, blocks that leave more of each group in a thread: 105 us against 131, and 54 against
-    #: 58.
-    grouped_tiles: tuple[Tile, ...] = (
-        Tile(4096, 1, 4),
-        Tile(8192, 1, 4, block=4096),
-        Tile(16384, 1, 8, block=4096),
+    #: The same where amax is found on the way: 101 us against 104 with four warps, and 52 against 54.
+    merged_tiles: tuple[Tile, ...] = (
+        Tile(4096, 1, 2, block=2048),
+        Tile(8192, 1, 2, block=2048),
+        Tile(16384, 1, 8, block=1024),
     )
+    #: Where a row has a scale of its own: 93 us against 95 with four warps, and 52 with four (50 with two, but then 83
+    #: against 77 both ways).
+    row_scaled_tiles: tuple[Tile, ...] = (Tile(4096, 1, 2), Tile(8192, 1, 4), Tile(16384, 1, 8, block=1024))
+    #: Where columns share scales, wide blocks, which leave more of each group in a thread: 95 us against 101 with four
+    #: warps, and 52 against 54 with blocks of 4,096.
+    grouped_tiles: tuple[Tile, ...] = (Tile(4096, 1, 2), Tile(8192, 1, 4), Tile(16384, 1, 8, block=4096))
     quantized_from: int = 3073
     #: LayerNorm forward: its second sum waits for its first, so fewer warps, which then wait for fewer others.
     centred_forward_tiles: tuple[Tile, ...] = (
@@ -203,10 +206,17 @@ class Thresholds:
     stream_affine: Tile = Tile(256, 8, 4, 4, 1)
 
     #: FP8 both ways: columns of a tile for each warp, where columns have groups of their own, and where their bytes are
-    #: those of the rows.
+    #: those of the rows. With a residual there is more to hold: half of them are 360 us against 423 at 32,768 x 4,096.
     columnwise_columns: int = 16
+    columnwise_columns_with_residual: int = 8
     transposed_columns: int = 32
-    #: Rows are so far ahead of the tiles that need them, in bytes that these read.
+    #: What a thread may have of registers beside those in which it holds values, up to so many of these: it is worth
+    #: some more programs an SM, 187 us against 198 for 1 x 128, 75 against 79 for a given scale at 8,192 x 8,192. Where
+    #: a thread holds more it would spill.
+    registers_both_ways: int = 48
+    held_both_ways: int = 32
+    #: Rows are so far ahead of the tiles that need them, in bytes that these read: 187 us with 6 or 8 MiB, 191 with 12;
+    #: for a given scale 156 with 8, 159 with 4, 168 with 16.
     columnwise_ahead: int = 8 << 20
     #: The transpose of bytes alone.
     transpose_tile: Tile = Tile(128, 128, 4)
