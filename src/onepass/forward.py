@@ -140,9 +140,9 @@ class Forward:
         return *strides, *sizes, norm.eps, norm.offset, *quantizing.numbers
 
     def step(self, plan: Plan, align: int, stats: bool, quantizing: Quantizing = PLAIN, keeps: bool = True) -> Step:
-        """`keeps`: it writes y, where it has one, the sum and the statistics; else what is quantized alone."""
+        """`keeps`: it writes y, where it has one, and the sum; else what is quantized alone."""
         problem, norm = self.problem, self.norm
-        statistic = torch.float32 if stats and keeps else None
+        statistic = torch.float32 if stats else None
         dtypes: tuple[torch.dtype | None, ...] = (
             problem.x, problem.residual, problem.weight, problem.bias,
             problem.y if keeps and self.has_y else None, problem.sum if keeps else None,

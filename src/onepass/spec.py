@@ -63,10 +63,9 @@ class Problem:
     residual: torch.dtype | None = None
     sum: torch.dtype | None = None
     per_lane: bool = False
-    quantized: bool = False  # the output is FP8
+    quantized: str | None = None  # the scaling of an FP8 output
     group: int = 1  # columns that share an FP8 scale, which no block may cut
     walked: bool = False  # programs are not to share a row, however wide it is
-    merged: bool = False  # the amax of an FP8 output is found on the way
 
     @property
     def h(self) -> torch.dtype:

@@ -5,33 +5,46 @@ from pathlib import Path
 import pytest
 import torch
 
-from compiled.test_machine_code import H200
+from compiled.test_machine_code import row_layouts
 from onepass.checks import Options, checked
 from onepass.fp8 import Fp8
 from onepass.fp8.forward import QuantizedForward
 from onepass.plan import launch
+from onepass.plan.device import Device
 
 KINDS = ["token", "block", "mx", "tensor"]
+
+
+def quantized_forward(shape: tuple[int, int], dtype: torch.dtype, fp8: Fp8) -> QuantizedForward:
+    x = torch.empty(shape, dtype=dtype, device="meta")
+    norm, problem = checked(Options(False, 1e-6), x, torch.empty(shape[1], dtype=dtype, device="meta"), None, None)
+    return QuantizedForward(norm, problem, x, None, fp8)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
+@pytest.mark.parametrize("cols", [64, 100, 128, 192, 200, 384, 520, 1000, 1536])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_is_laid_over_the_same_threads_whatever_the_number_of_rows(kind, cols, dtype, compiled):
+    """It is the first launch that sums."""
+    for also in (False, True):
+        layouts = []
+        for rows in (1, 4096):
+            call = quantized_forward((rows, cols), dtype, Fp8(kind, also_unquantized=also))
+            first = call._steps(call.align(True), kind == "tensor")[0]
+            layouts.append(row_layouts(first[-1].kernel(call.place.device)))
+        assert layouts[0] == layouts[1]
 
 
 @pytest.mark.parametrize("shape", [(4096, 4096), (64, 131072), (517, 1001)])
 @pytest.mark.parametrize("columnwise", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_compiles(
-    kind: str, columnwise: bool, shape: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, columnwise: bool, shape: tuple[int, int], h200: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from onepass import forward
-    from onepass.fp8 import forward as quantized
-
-    for module in (forward, quantized):
-        monkeypatch.setattr(module, "device_of", lambda device: H200)
     monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path))
-    x = torch.empty(shape, dtype=torch.bfloat16, device="meta")
-    weight = torch.empty(shape[1], dtype=torch.bfloat16, device="meta")
-    norm, problem = checked(Options(False, 1e-6), x, weight, None, None)
-    call = QuantizedForward(norm, problem, x, None, Fp8(kind, columnwise=columnwise))
+    call = quantized_forward(shape, torch.bfloat16, Fp8(kind, columnwise=columnwise))
     with launch.gather() as kernels:
-        call._prepare(True, columnwise)
+        call._prepare(True, columnwise or kind == "tensor")
     for kernel in kernels:
         launch.compile_to_disk(*kernel, (9, 0))
     assert len(list((tmp_path / "kernels").iterdir())) >= 1

@@ -13,39 +13,17 @@ from typing import Any
 import pytest
 import torch
 import triton
-from triton.backends.compiler import GPUTarget
 
-from onepass import backward, forward
 from onepass.backward import Backward, Needs
 from onepass.forward import Forward
 from onepass.plan import launch
-from onepass.plan.device import Device
 from onepass.spec import Norm, Problem
 
 BF16, F32 = torch.bfloat16, torch.float32
-H200 = Device("H200", sms=132, registers=65536, shared=233472, cooperative=True)
 RMS, LAYER = Norm(False, 1e-6), Norm(True, 1e-6)
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 both = pytest.mark.parametrize("norm", [RMS, LAYER], ids=["rms_norm", "layer_norm"])
-
-
-@pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Kernels are compiled for an H200 and not loaded; the list has what was compiled."""
-    made: list[Any] = []
-    compile_for = launch._compile
-
-    def compile_only(*arguments: Any) -> Any:
-        made.append(compile_for(*arguments, GPUTarget("cuda", 90, 32)))
-        return made[-1]
-
-    monkeypatch.setattr(launch, "_compile", compile_only)
-    monkeypatch.setattr(launch, "_native", lambda *arguments: launch._compile(*arguments[:-1]))
-    monkeypatch.setattr(launch, "_compiled", {})
-    for module in (forward, backward):
-        monkeypatch.setattr(module, "device_of", lambda device: H200)
-    return made
 
 
 def problem_of(norm: Norm, rows: int, cols: int, dtype: torch.dtype) -> Problem:
@@ -65,7 +43,8 @@ def row_layouts(kernel: Any) -> set[tuple[int, ...]]:
     """How a row lies that is summed: elements of a thread side by side, threads of a warp, warps."""
     text = kernel.asm["ttgir"]
     layouts = dict(re.findall(r"(#blocked\d*) = #ttg.blocked<\{(.*?)\}>", text))
-    summed = set(re.findall(r"\}\) : \(tensor<\d+x\d+xf32, (#blocked\d*)>\)", text))
+    reduced = re.findall(r'"tt.reduce"(.*?)\}\) : \(tensor<\d+x\d+xf32, (#blocked\d*)>\)', text, re.DOTALL)
+    summed = {layout for region, layout in reduced if "arith.addf" in region}
     assert summed, "no sum of a row was found: the compiler's text has changed"
     along = [
         re.findall(r"(?:sizePerThread|threadsPerWarp|warpsPerCTA) = \[\d+, (\d+)\]", layouts[name]) for name in summed
@@ -113,6 +92,20 @@ def test_no_plan_for_16_bits_spills(compiled, tmp_path, cols, norm):
     spilled = {kernel.name: stack for kernel in compiled if (stack := stack_bytes(kernel, tmp_path))}
     # LayerNorm's shared rows hold two sums more; a few words of it are known to spill.
     assert all(name == "split_backward" and norm.centred and stack <= 24 for name, stack in spilled.items()), spilled
+
+
+@pytest.mark.parametrize("norm", [Norm(False, 1e-6, offset=1.0), LAYER], ids=["rms_norm", "layer_norm"])
+def test_numbers_that_come_in_64_bits_are_rounded_first(compiled, monkeypatch, norm):
+    """Inductor hands them over like that."""
+    type_of = launch._type_of
+    monkeypatch.setattr(launch, "_type_of", lambda *given: {"fp32": "fp64"}.get(type_of(*given), type_of(*given)))
+    for cols in (2048, 65536):
+        compile_forward(norm, 8192, cols, BF16)
+    for kernel in compiled:
+        wide = [
+            line for line in kernel.asm["ttir"].splitlines() if re.search(r"[ <x]f64\b", line) and "tt.func" not in line
+        ]
+        assert wide and all("arith.truncf" in line for line in wide), wide
 
 
 @both

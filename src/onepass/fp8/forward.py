@@ -44,8 +44,7 @@ class QuantizedForward(Forward):
     def __init__(self, norm: Norm, problem: Problem, x: Tensor, residual: Tensor | None, fp8: Fp8) -> None:
         # For a scale of the row, programs that share it would have to wait once more; without a norm, for nothing.
         walked = fp8.scaling == "token" or norm.identity
-        merged = fp8.scaling == "delayed"
-        asked = replace(problem, quantized=True, group=fp8.block or 1, walked=walked, merged=merged)
+        asked = replace(problem, quantized=fp8.scaling, group=fp8.block or 1, walked=walked)
         super().__init__(norm, asked, x, residual)
         self.fp8 = fp8
         self.has_y = fp8.also_unquantized
@@ -78,9 +77,10 @@ class QuantizedForward(Forward):
             residual = None if residual is None else residual.contiguous()
         y = torch.empty(x.shape, dtype=self.problem.y, device=x.device) if self.has_y else None
         total = None if self._like_sum is None else torch.empty_like(self._like_sum)
-        # Groups down columns begin from the rows' statistics, which are waited for.
+        # Groups down columns begin from the rows' statistics, which are waited for; and a tensor's second launch from
+        # those of the first, so that it quantizes what amax was found of.
         awaited = fp8.columnwise and fp8.block is not None and not self.norm.identity
-        kept = stats or awaited
+        kept = stats or awaited or (fp8.scaling == "tensor" and not self.norm.identity)
         make = missing if awaited else torch.empty_like
         mean = make(self._like_statistic) if kept and self.norm.centred else None
         rstd = make(self._like_statistic) if kept else None

@@ -145,7 +145,7 @@ def weighted(
     if WEIGHTED:
         weight = wide(weight, PACKED)
         if SHIFTED:
-            weight += offset
+            weight += tl.cast(offset, tl.float32)
         value *= narrowed(weight, NARROW)
     return value
 
@@ -175,9 +175,12 @@ def deviation_of(h, mean, m, CENTRED: tl.constexpr, PACKED: tl.constexpr, MASKED
 
 @triton.jit
 def rstd_of(square, count, eps, NARROW: tl.constexpr):
-    """1 / sqrt(mean square + eps), with a true division: Triton's `/` is an approximation."""
+    """1 / sqrt(mean square + eps), with a true division: Triton's `/` is an approximation.
+
+    Here as with the offset: inductor hands numbers over in 64 bits, in which all that follows would be computed.
+    """
     mean_square = narrowed(tl.div_rn(square, count), NARROW)
-    return narrowed(tl.rsqrt(narrowed(mean_square + eps, NARROW)), NARROW)
+    return narrowed(tl.rsqrt(narrowed(mean_square + tl.cast(eps, tl.float32), NARROW)), NARROW)
 
 
 @triton.jit

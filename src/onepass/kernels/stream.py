@@ -120,16 +120,20 @@ def walk_row(
 
     mean = 0.0
     rstd = 1.0
-    if not IDENTITY:
+    if KIND == "tensor" and not IDENTITY:  # from the launch before
+        rstd = tl.load(p_rstd + o_stat)
+        if CENTRED:
+            mean = tl.load(p_mean + o_stat)
+    elif not IDENTITY:
         mean, square = row_moments(
             p_x, p_residual, row, lane, x_row, x_lane, residual_row, residual_lane, end,
             CENTRED, NARROW, ROUND_SUM, 1, BLOCK, BLOCKS, EVEN, ALIGN,
         )  # fmt: skip
         rstd = rstd_of(square, count, eps, NARROW)
-    if p_mean is not None:
-        tl.store(p_mean + o_stat, tl.sum(mean))
-    if p_rstd is not None:
-        tl.store(p_rstd + o_stat, tl.sum(rstd))
+        if p_mean is not None:
+            tl.store(p_mean + o_stat, tl.sum(mean))
+        if p_rstd is not None:
+            tl.store(p_rstd + o_stat, tl.sum(rstd))
 
     factor = factor_of_tensor(
         p_given, p_amax, p_scale, floor, upper, largest, inverse, KIND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO

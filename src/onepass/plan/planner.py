@@ -160,8 +160,8 @@ def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
     # A sum with the residual is held in fp32.
     held = problem.x.itemsize if problem.residual is None else 4
     if problem.quantized and held == 2 and not centred and align >= 8 and problem.cols >= t.quantized_from:
-        tiles = t.merged_tiles if problem.merged else t.row_scaled_tiles if problem.walked else t.quantized_tiles
-        tile = _fitting(t.grouped_tiles if problem.group > 1 else tiles, problem.cols)
+        tiles = {"delayed": t.merged_tiles, "token": t.row_scaled_tiles}.get(problem.quantized, t.quantized_tiles)
+        tile = _fitting(tiles if problem.group == 1 else t.grouped_tiles, problem.cols)
         if tile is not None:
             return Choice("tile", _snug(tile, problem.cols, align))
     tile = _fitting(t.centred_forward_tiles if centred else t.forward_tiles, problem.cols * held // 2)
@@ -338,6 +338,8 @@ def _batch_invariant(problem: Problem, tile: Tile, align: int) -> Tile:
     if tile.rows == 1 or problem.rows >= _thresholds.block_row_min_rows or align < vector:
         return tile
     block = _block(tile, problem)
+    if problem.quantized not in (None, "tensor"):  # 16 bytes are stored at once too; for the tensor it is x that counts
+        vector = min(16, align)
     # What a thread holds side by side: a vector, or what the full tile leaves it.
     vector = min(vector, max(1, tile.rows * block // (32 * tile.warps)))
     # The compiler spreads a row over as many threads as it has vectors, but no further than the program's warps reach.
