@@ -22,7 +22,7 @@ def quantized_forward(shape: tuple[int, int], dtype: torch.dtype, fp8: Fp8) -> Q
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
-@pytest.mark.parametrize("cols", [64, 100, 128, 192, 200, 384, 520, 1000, 1536])
+@pytest.mark.parametrize("cols", [64, 128, 192, 200, 520])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_row_is_laid_over_the_same_threads_whatever_the_number_of_rows(kind, cols, dtype, compiled):
     """It is the first launch that sums."""
