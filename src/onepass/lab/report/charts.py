@@ -98,7 +98,7 @@ def speedup(view: View, group: tuple[str, str]) -> dict[str, Any]:
             labelAngle=-35, labelLimit=130, ticks=False, domain=False, labelPadding=6
         ),
         y=alt.Y("shape:N", title=None, scale=alt.Scale(domain=shapes, padding=0.07)).axis(
-            labelLimit=170, ticks=False, domain=False, labelPadding=6
+            labelLimit=230, ticks=False, domain=False, labelPadding=6
         ),
         tooltip=[alt.Tooltip(f"{name}:N") for name in ("shape", "backend", "call", "speed-up", "reasons")],
     )
@@ -146,7 +146,7 @@ def _cell(entry: Entry) -> dict[str, Any]:
 
 
 def memory(view: View, group: tuple[str, str]) -> dict[str, Any]:
-    """Share of the copy ceiling against the bytes that must move, a line a backend."""
+    """Share of the copy ceiling against the bytes that must move, a line for each backend, dtype and scaling."""
     top = max([1.05, *(share for entry in view.compared if (share := entry.ceiling_share) is not None)])
     points = alt.Chart(alt.NamedData("points")).encode(
         x=alt.X("bytes:Q", title="bytes that must move", scale=alt.Scale(type="log", nice=False, padding=12)).axis(
@@ -154,7 +154,7 @@ def memory(view: View, group: tuple[str, str]) -> dict[str, Any]:
         ),
         y=alt.Y("share:Q", title=None, scale=alt.Scale(domain=[0, top])).axis(format="~%", tickCount=5),
         color=alt.Color("backend:N", legend=None, scale=alt.Scale(domain=view.backends)),
-        detail="dtype:N",
+        detail=["dtype:N", "scaling:N"],
         tooltip=[
             alt.Tooltip("shape:N"),
             alt.Tooltip("backend:N"),
@@ -181,6 +181,7 @@ def _point(entry: Entry) -> dict[str, Any]:
     assert entry.case is not None and isinstance(entry.row, Measured)
     return {
         "bytes": entry.case.bytes,
+        "scaling": f"{entry.case.scaling} {'both ways' if entry.case.columnwise else 'by rows'}",
         "share": entry.ceiling_share,
         "gbps": entry.row.gbps,
         "backend": entry.row.backend,
