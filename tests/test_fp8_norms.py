@@ -172,9 +172,13 @@ BOTH_WAYS = {name: kind for name, kind in KINDS.items() if name != "vllm"} | {
 
 
 @pytest.mark.parametrize(
-    ("op", "size"), [*product(["rms_norm"], [(1, 40), (129, 200), (4, 600)]), ("layer_norm", (132, 130))]
+    ("kind", "op", "size"),
+    [
+        *product(BOTH_WAYS, ["rms_norm"], [(1, 40), (129, 200)]),
+        *product(["delayed", "tensor", "token", "block", "mx"], ["rms_norm"], [(4, 600)]),
+        *product(["delayed", "tensor", "token", "block", "mx"], ["layer_norm"], [(132, 130)]),
+    ],
 )
-@pytest.mark.parametrize("kind", BOTH_WAYS)
 def test_the_transpose_has_the_bits_of_the_definition(kind, size, op, launches):
     x, weight = exact(*size), torch.randn(size[1])
     fp8 = replace(BOTH_WAYS[kind](), columnwise=True, also_unquantized=True)
