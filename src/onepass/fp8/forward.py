@@ -30,6 +30,8 @@ FLOORED_FROM = 2.0**-60
 #: it to be stored 16 bytes at once. FP8 GEMMs ask for no less.
 TILE = 128
 LONG_BY = 16
+#: What the number of rows may be a multiple of, for kernels that know it.
+ROWS_BY = (1, LONG_BY, TILE)
 
 #: Whose amax a scale is, as the kernels call it; the tensor's takes two launches.
 KINDS = {"static": "given", "delayed": "given", "token": "row", "block": "group", "mx": "group"}
@@ -165,13 +167,13 @@ class QuantizedForward(Forward):
             plans = [planner.forward_plan(problem, device, self.norm.centred, align) for problem in problems]
             launches.append([self.step(plan, align, stats, self._quantizing(kind), keeps) for plan in plans])
         if both:
-            long = self.problem.rows * self.problem.lanes % LONG_BY == 0
             kind = "tensor" if tensor else KINDS[self.fp8.scaling]
-            launches.append([self._column_step(align, kind, stats, long=each) for each in (not long, long)])
+            own = rows_by(self.problem.rows * self.problem.lanes)
+            others = [each for each in ROWS_BY if each != own]
+            launches.append([self._column_step(align, kind, stats, each) for each in (*others, own)])
         return launches
 
-    def _column_step(self, align: int, kind: str, stats: bool, long: bool) -> Step:
-        """`long`: rows of the transpose are stored 16 bytes at a time."""
+    def _column_step(self, align: int, kind: str, stats: bool, rows_by: int) -> Step:
         problem, norm, fp8 = self.problem, self.norm, self.fp8
         by_rows = planner.rows_beside_columns(problem, device_of(self.place.device), norm.centred, align)
         tile = planner.columnwise_tile(problem, by_rows)
@@ -182,10 +184,10 @@ class QuantizedForward(Forward):
         constants = {"ROWS": 1, "PACKED": False, "AS_WALKED": False} | dict(rowwise.constants) | {
             "HELD": by_rows.schedule == "tile", "COLS": tile.cols, "TILES": plan.slices,
             "RAGGED": problem.cols % tile.cols != 0,
-            "LONG": long, "TRANSPOSED": not as_rows,
+            "ROWS_BY": rows_by, "TRANSPOSED": not as_rows,
         }  # fmt: skip
         scale = (torch.uint8 if fp8.scaling == "mx" else torch.float32) if fp8.block is not None else None
-        column_row = problem.cols if as_rows else rows // LONG_BY if long else rows
+        column_row = problem.cols if as_rows else rows if rows_by == 1 else rows // LONG_BY
         scalars = self._scalars(replace(by_rows, schedule="tile"), align, self._quantizing(kind))
         return Step(
             columnwise_forward, (*rowwise.names, "columns", "column_scale", "zeros"),
@@ -222,6 +224,10 @@ class QuantizedForward(Forward):
         return definition.quantize(y, fp8, self.problem.y, residual=total), mean, rstd
 
 
+def rows_by(rows: int) -> int:
+    return max(each for each in ROWS_BY if rows % each == 0)
+
+
 def missing(like: Tensor) -> Tensor:
     """Statistics that are waited for: kernels/columnwise.py knows them by their bits."""
     return torch.full_like(like, -1, dtype=torch.int32).view(like.dtype)
@@ -232,9 +238,9 @@ def transpose_step(rows: int, cols: int) -> Step:
     tile = planner.thresholds().transpose_tile
     plan = Plan("columnwise", TILE, tile.cols, tile.warps, -(-rows // TILE) * -(-cols // tile.cols))
     align = cols & -cols if cols % 16 else 16
-    long = rows % LONG_BY == 0
-    constants = {"COLS": tile.cols, "RAGGED": cols % tile.cols != 0, "LONG": long, "ALIGN": align}
-    scalars = (rows, cols // align, rows // LONG_BY if long else rows)
+    by = rows_by(rows)
+    constants = {"COLS": tile.cols, "RAGGED": cols % tile.cols != 0, "ROWS_BY": by, "ALIGN": align}
+    scalars = (rows, cols // align, rows if by == 1 else rows // LONG_BY)
     return Step(transpose_bytes, ("x", "columns"), (torch.uint8, torch.uint8), constants, scalars, plan)
 
 

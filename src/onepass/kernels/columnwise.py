@@ -62,10 +62,19 @@ look:
 
 
 @triton.jit
-def wait_for_statistics(p, block, rows):
+def existing(row, rows, ROWS_BY: tl.constexpr):
+    """Behind the last row, that one again."""
+    if ROWS_BY == TILE:
+        return row
+    else:
+        return tl.minimum(row, rows - 1)
+
+
+@triton.jit
+def wait_for_statistics(p, block, rows, ROWS_BY: tl.constexpr):
     """Of a block's rows. Each thread waits for its own ones, and then for the others."""
     if not INTERPRETED:  # where programs run one after the other, in their order
-        p_own = p + tl.minimum(block * TILE + tl.arange(0, TILE), rows - 1)
+        p_own = p + existing(block * TILE + tl.arange(0, TILE), rows, ROWS_BY)
         tl.inline_asm_elementwise(WAIT_FOR_STATISTIC, "=r,l", [p_own], dtype=tl.int32, is_pure=False, pack=1)
         tl.debug_barrier()
 
@@ -77,6 +86,15 @@ def wait_for_count(p_count, count):
         counts = tl.full((1,), 0, tl.int32) + count
         tl.inline_asm_elementwise(WAIT_FOR_COUNT, "=r,l,r", [p, counts], dtype=tl.int32, is_pure=False, pack=1)
         tl.debug_barrier()
+
+
+@triton.jit
+def statistic(p, quarter, k: tl.constexpr, rows, ROWS_BY: tl.constexpr):
+    """Past the L1, which may have what was there before."""
+    if ROWS_BY == TILE:
+        return tl.load(p + quarter + k, cache_modifier=".cg")
+    else:
+        return tl.load(p + existing(quarter + k, rows, ROWS_BY), cache_modifier=".cg")
 
 
 @triton.jit
@@ -147,14 +165,15 @@ def columnwise_forward(
     COLS: tl.constexpr,
     TILES: tl.constexpr,
     RAGGED: tl.constexpr,
-    LONG: tl.constexpr,
+    ROWS_BY: tl.constexpr,
     TRANSPOSED: tl.constexpr,
 ):
     """HELD: a program holds its rows; else it walks one. ROWS divides 128. TILES beside each other have all columns;
     RAGGED: these do not fill the last one.
 
     TRANSPOSED: the transpose lies as its rows; else as the untransposed tensor would.
-    LONG: its rows are a multiple of 16 long, and `column_row` is their length by 16.
+    ROWS_BY: the number of rows is a multiple of this, 1, 16 or 128. Of 16, rows of the transpose are stored 16 bytes at a
+    time, and `column_row` is their length by 16; of 128, no tile reaches behind the last row.
     """
     PARTS: tl.constexpr = TILE // ROWS  # programs that have a block of rows
     GROUPED: tl.constexpr = KIND == "group"
@@ -193,12 +212,12 @@ def columnwise_forward(
                 p_x, p_residual, p_weight, p_bias, p_mean, p_rstd, p_columns, p_column_scale, block, tile * COLS,
                 x_row, x_lane, residual_row, residual_lane, affine_lane, column_row, column_scale_row,
                 column_scale_group, total, lanes, end, offset, floor, upper, largest, inverse,
-                CENTRED, SHIFTED, LANED, X_HAT, NARROW, IDENTITY, ROUND_SUM, COLS, RAGGED, ALIGN, LONG, TRANSPOSED,
+                CENTRED, SHIFTED, LANED, X_HAT, NARROW, IDENTITY, ROUND_SUM, COLS, RAGGED, ALIGN, ROWS_BY, TRANSPOSED,
                 GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
             )  # fmt: skip
         else:
             wait_for_count(p_counts + block, tl.minimum(parts - block * PARTS, PARTS))
-            transpose_tile(p_q, p_columns, block, tile * COLS, total, end, column_row, COLS, RAGGED, LONG)
+            transpose_tile(p_q, p_columns, block, tile * COLS, total, end, column_row, COLS, RAGGED, ROWS_BY)
 
 
 @triton.jit
@@ -208,7 +227,7 @@ def quantize_columns(
     rows, lanes, end, offset, floor, upper, largest, inverse,
     CENTRED: tl.constexpr, SHIFTED: tl.constexpr, LANED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr,
     IDENTITY: tl.constexpr, ROUND_SUM: tl.constexpr, COLS: tl.constexpr, RAGGED: tl.constexpr, ALIGN: tl.constexpr,
-    LONG: tl.constexpr, TRANSPOSED: tl.constexpr, GROUP: tl.constexpr, ROUND: tl.constexpr, BOUNDED: tl.constexpr,
+    ROWS_BY: tl.constexpr, TRANSPOSED: tl.constexpr, GROUP: tl.constexpr, ROUND: tl.constexpr, BOUNDED: tl.constexpr,
     FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr,
     SWIZZLED: tl.constexpr,
 ):  # fmt: skip
@@ -226,9 +245,18 @@ def quantize_columns(
     # All loads first: they are what a program waits for, and need not wait for the statistics.
     held = ()
     for k in tl.static_range(4):
-        lane, row = lane_and_row(tl.minimum(quarter + k, rows - 1), lanes, LANED)
+        if ROWS_BY == TILE and not LANED:  # one place for four rows, and pointers that are so far apart
+            lane, row = lane_and_row(quarter, lanes, LANED)
+            p_x_row = p_x + k * x_row * ALIGN
+            p_residual_row = p_residual
+            if p_residual is not None:
+                p_residual_row = p_residual + k * residual_row * ALIGN
+        else:
+            lane, row = lane_and_row(existing(quarter + k, rows, ROWS_BY), lanes, LANED)
+            p_x_row = p_x
+            p_residual_row = p_residual
         h = load_sum(
-            p_x, p_residual, row, lane, o_col, m_col, x_row, x_lane, residual_row, residual_lane,
+            p_x_row, p_residual_row, row, lane, o_col, m_col, x_row, x_lane, residual_row, residual_lane,
             NARROW, ROUND_SUM, RAGGED, ALIGN, PASSING,
         )  # fmt: skip
         held = held + (h,)  # noqa: RUF005
@@ -239,22 +267,20 @@ def quantize_columns(
         bias = load_affine(p_bias, o_col, m_col, RAGGED)
     # Nothing else is waited for: what is read beside them was there before the launch.
     if CENTRED:
-        wait_for_statistics(p_mean, block, rows)
+        wait_for_statistics(p_mean, block, rows, ROWS_BY)
     if not IDENTITY:
-        wait_for_statistics(p_rstd, block, rows)
+        wait_for_statistics(p_rstd, block, rows, ROWS_BY)
     top = tl.zeros((QUARTER, COLS), tl.float32)
     values = ()
     for k in tl.static_range(4):
-        flat = tl.minimum(quarter + k, rows - 1)
-        # Past the L1, which may have what was there before.
         mean = 0.0
         if CENTRED:
-            mean = tl.load(p_mean + flat, cache_modifier=".cg")
+            mean = statistic(p_mean, quarter, k, rows, ROWS_BY)
         rstd = 1.0
         if not IDENTITY:
-            rstd = tl.load(p_rstd + flat, cache_modifier=".cg")
+            rstd = statistic(p_rstd, quarter, k, rows, ROWS_BY)
         if LANED:
-            lane, row = lane_and_row(flat, lanes, LANED)
+            lane, row = lane_and_row(existing(quarter + k, rows, ROWS_BY), lanes, LANED)
             o_affine = lane * affine_lane * ALIGN + o_col
             weight = load_affine(p_weight, o_affine, m_col, RAGGED)
             bias = load_affine(p_bias, o_affine, m_col, RAGGED)
@@ -273,7 +299,7 @@ def quantize_columns(
     for k in tl.static_range(4):
         ready = ready + (scaled(widened(values[k]), down, DIVIDES, False),)  # noqa: RUF005
     word = word_of(ready[0], ready[1], ready[2], ready[3], largest, p_columns.dtype.element_ty)
-    store_words(word, p_columns, block, quarter, o_col, rows, end, column_row, COLS, RAGGED, LONG, TRANSPOSED)
+    store_words(word, p_columns, block, quarter, o_col, rows, end, column_row, COLS, RAGGED, ROWS_BY, TRANSPOSED)
 
 
 @triton.jit
@@ -296,18 +322,21 @@ def factors_down(
 
 @triton.jit
 def store_words(
-    word, p, block, quarter, o_col, rows, end, step, COLS: tl.constexpr, RAGGED: tl.constexpr, LONG: tl.constexpr,
+    word, p, block, quarter, o_col, rows, end, step, COLS: tl.constexpr, RAGGED: tl.constexpr, ROWS_BY: tl.constexpr,
     TRANSPOSED: tl.constexpr,
 ):  # fmt: skip
-    """Bytes of rows `quarter` to `quarter` + 3; `step` is from row to row of what is written, by 16 if LONG."""
-    if TRANSPOSED and LONG:
+    """Bytes of rows `quarter` to `quarter` + 3; `step` is from row to row of what is written."""
+    if TRANSPOSED and ROWS_BY > 1:
         # Four words at once, of which the compiler must be told; sixteen rows are inside, or outside.
         index = block * (TILE // 4) + tl.arange(0, TILE // 4)[None, :]
         o_word = tl.trans(o_col.to(tl.int64)) * (step * 4) + index
         m_word = inside(index // 4 * 16 < rows, tl.trans(o_col), end, RAGGED)
         p_words = p.to(tl.pointer_type(tl.int32), bitcast=True)
         p_four = tl.max_contiguous(tl.multiple_of(p_words + o_word, (4, 16)), (1, 4))
-        tl.store(p_four, tl.trans(word), mask=m_word, eviction_policy=PASSING)
+        if ROWS_BY == TILE and not RAGGED:
+            tl.store(p_four, tl.trans(word), eviction_policy=PASSING)
+        else:
+            tl.store(p_four, tl.trans(word), mask=m_word, eviction_policy=PASSING)
     else:
         for k in tl.static_range(4):
             flat = quarter + k
@@ -321,26 +350,26 @@ def store_words(
 
 @triton.jit
 def transpose_tile(
-    p_rows, p_columns, block, first, rows, end, step, COLS: tl.constexpr, RAGGED: tl.constexpr, LONG: tl.constexpr
+    p_rows, p_columns, block, first, rows, end, step, COLS: tl.constexpr, RAGGED: tl.constexpr, ROWS_BY: tl.constexpr
 ):
     """Bytes of 128 rows and COLS columns, transposed, in words as above. Rows lie one after the other."""
     o_col = first + tl.arange(0, COLS)[None, :]
     quarter = block * TILE + 4 * tl.arange(0, TILE // 4)[:, None]
     word = tl.zeros((TILE // 4, COLS), tl.int32)
     for k in tl.static_range(4):
-        flat = tl.minimum(quarter + k, rows - 1)
+        flat = existing(quarter + k, rows, ROWS_BY)
         p = p_rows + flat.to(tl.int64) * end + o_col
         if RAGGED:
             byte = tl.load(p, mask=o_col < end, other=0.0, eviction_policy=PASSING)
         else:
             byte = tl.load(p, eviction_policy=PASSING)
         word |= byte.to(tl.uint8, bitcast=True).to(tl.int32) << (8 * k)
-    store_words(word, p_columns, block, quarter, o_col, rows, end, step, COLS, RAGGED, LONG, True)
+    store_words(word, p_columns, block, quarter, o_col, rows, end, step, COLS, RAGGED, ROWS_BY, True)
 
 
 @triton.jit
 def transpose_bytes(
-    p_x, p_columns, rows, cols, column_row, COLS: tl.constexpr, RAGGED: tl.constexpr, LONG: tl.constexpr,
+    p_x, p_columns, rows, cols, column_row, COLS: tl.constexpr, RAGGED: tl.constexpr, ROWS_BY: tl.constexpr,
     ALIGN: tl.constexpr,
 ):  # fmt: skip
     """The transpose of bytes, alone."""
@@ -348,5 +377,5 @@ def transpose_bytes(
     tiles = tl.cdiv(end, COLS)
     first = tl.program_id(0) % tiles * COLS
     transpose_tile(
-        p_x, p_columns, tl.program_id(0) // tiles, first, rows, end, column_row, COLS, RAGGED, LONG,
+        p_x, p_columns, tl.program_id(0) // tiles, first, rows, end, column_row, COLS, RAGGED, ROWS_BY,
     )  # fmt: skip

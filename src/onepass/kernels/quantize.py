@@ -127,7 +127,9 @@ def steps_from(
 
     What is not finite makes both NaN, and so its whole group. FLOORED: the floor is at least 2⁻⁶⁰.
     """
-    amax = tl.where(amax < float("inf"), amax, float("nan"))
+    # The plain multiplier of infinity is NaN by itself: its inverse is 0, and what is left of 1 then NaN.
+    if INTERPRETED or BOUNDED or POWER_OF_TWO or not (FLOORED and ARITHMETIC == "multiplier"):
+        amax = tl.where(amax < float("inf"), amax, float("nan"))
     lost = amax != amax
     if BOUNDED:
         amax = below(amax, upper)
