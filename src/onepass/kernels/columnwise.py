@@ -172,8 +172,8 @@ def columnwise_forward(
     RAGGED: these do not fill the last one.
 
     TRANSPOSED: the transpose lies as its rows; else as the untransposed tensor would.
-    ROWS_BY: the number of rows is a multiple of this, 1, 16 or 128. Of 16, rows of the transpose are stored 16 bytes at a
-    time, and `column_row` is their length by 16; of 128, no tile reaches behind the last row.
+    ROWS_BY: the number of rows is a multiple of this, 1, 16 or 128. Of 16, rows of the transpose are stored 16 bytes at
+    a time, and `column_row` is their length by 16; of 128, no tile reaches behind the last row.
     """
     PARTS: tl.constexpr = TILE // ROWS  # programs that have a block of rows
     GROUPED: tl.constexpr = KIND == "group"
