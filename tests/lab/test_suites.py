@@ -26,7 +26,9 @@ def test_every_suite_is_there():
         "qk",
         "wide",
         "odd",
+        "contested",
         "cpu",
+        "decode",
         "measured",
         "landscape",
         "neighbours",
@@ -119,7 +121,7 @@ def test_a_grid_has_a_list_of_scalings_and_one_columnwise_for_all():
 
 
 def test_an_unknown_suite_is_answered_with_the_names():
-    with pytest.raises(ValueError, match=r"^suite must be one of cpu, fp8, genai, .*wide, not tuesday$"):
+    with pytest.raises(ValueError, match=r"^suite must be one of contested, cpu, decode, fp8, genai, .*wide, not tuesday$"):
         suite("tuesday")
 
 
