@@ -11,6 +11,7 @@ from onepass.plan.device import INTERPRETER, Device
 from onepass.spec import Problem
 
 H200 = Device("H200", sms=132, registers=65536, shared=233472, cooperative=True)
+CLUSTERED = replace(H200, name="H200 with clusters", clusters=True)
 ALONE = replace(H200, name="no cooperation", cooperative=False)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 ALIGNS = (1, 2, 4, 8, 16)
@@ -65,6 +66,13 @@ def held_by_a_thread(plan, vector):
     return threads, plan.block // threads
 
 
+def of_one_program(plan):
+    """The plan with a program for a row whose clusters share rows (kernels/cluster.py)."""
+    if plan.schedule != "tile" or plan.slices == 1:
+        return plan
+    return replace(plan, block=plan.block * plan.slices, warps=plan.warps * plan.slices, slices=1)
+
+
 def order_of_sums(plan):
     walked = plan.as_walked or plan.schedule == "stream"
     return ("walked", 0) if walked else (plan.schedule, plan.blocks)
@@ -74,7 +82,7 @@ def plans_over_rows(cols, dtype, align, centred, device=H200):
     return [planner.forward_plan(problem_of(rows, cols, dtype), device, centred, align) for rows in ROWS]
 
 
-@pytest.mark.parametrize("device", [H200, ALONE, INTERPRETER], ids=lambda device: device.name)
+@pytest.mark.parametrize("device", [H200, CLUSTERED, ALONE, INTERPRETER], ids=lambda device: device.name)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @norms
 def test_row_counts_change_nothing_about_a_row(centred, dtype, device):
@@ -86,7 +94,7 @@ def test_row_counts_change_nothing_about_a_row(centred, dtype, device):
         if cols % align:
             continue
         vector = min(16 // dtype.itemsize, align)
-        plans = plans_over_rows(cols, dtype, align, centred, device)
+        plans = [of_one_program(plan) for plan in plans_over_rows(cols, dtype, align, centred, device)]
         kept = {(*order_of_sums(p), p.block, p.slices, p.registers, *held_by_a_thread(p, vector)) for p in plans}
         assert len(kept) == 1, (cols, align, plans)
 
@@ -107,6 +115,54 @@ def test_row_counts_choose_between_two_tiles_at_the_most(centred, dtype):
             assert len(kernels) == (2 if may_read_twice and backward[0].schedule == "few" else 1), cols
 
 
+@pytest.mark.parametrize("device", [H200, CLUSTERED], ids=lambda device: device.name)
+@pytest.mark.parametrize("residual", [None, torch.bfloat16], ids=["alone", "residual"])
+@norms
+def test_row_counts_that_were_prepared_for_have_all_kernels(centred, residual, device):
+    """So no later row count waits for the compiler."""
+
+    def kernels(cols, counts):
+        problems = [problem_of(rows, cols, residual=residual) for rows in counts]
+        plans = [planner.forward_plan(problem, device, centred, 8) for problem in problems]
+        plans += [planner.backward_plan(problem, device, centred, 8, True) for problem in problems]
+        return {(p.schedule, p.rows, p.block, p.blocks, p.warps, p.stages, p.slices, p.as_walked) for p in plans}
+
+    for cols in (64, 1000, 4096, 8192, 12288, 16384, 20480, 32768, 65536, 73728, 131_072, 262_144):
+        prepared = kernels(cols, planner.row_counts_apart())
+        assert kernels(cols, {*ROWS, 2, 17, 60, 65, 100, 132, 133, 200}) <= prepared, cols
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@norms
+def test_clusters_have_the_warps_of_one_program(centred, dtype):
+    shared = 0
+    for cols, residual in product((4096, 8192, 12288, 16384, 20480, 32768, 54976, 65536), (None, dtype)):
+        problem = problem_of(1, cols, dtype, residual=residual)
+        plan, alone = (planner.forward_plan(problem, device, centred, 8) for device in (CLUSTERED, H200))
+        if plan.schedule == "split" or plan.slices == 1:
+            assert plan == alone
+            continue
+        shared += 1
+        assert plan.programs == plan.slices == 8
+        assert (plan.warps * 8, plan.block * 8) == (alone.warps, alone.block)
+        assert plan.unit == 32 * min(16 // dtype.itemsize, alone.block // (32 * alone.warps)), (
+            "what a warp loads at once"
+        )
+        assert plan.blocks * plan.block * 8 >= cols > (plan.blocks - 1) * plan.block * 8
+    assert shared, "no shape of this test was shared"
+
+
+def test_clusters_are_for_rows_that_can_be_laid_out_by_vectors_of_a_known_width():
+    alike = problem_of(1, 32768)
+    others = (
+        replace(alike, weight=torch.float32), replace(alike, y=torch.float32), replace(alike, quantized="tensor"),
+        replace(alike, quantized="block", group=128), replace(alike, rows=65),
+    )  # fmt: skip
+    assert planner.forward_plan(alike, CLUSTERED, False, 8).slices == 8
+    assert planner.forward_plan(alike, CLUSTERED, False, 4).slices == 1, "rows do not begin on 16 bytes"
+    assert all(planner.forward_plan(other, CLUSTERED, False, 8).slices == 1 for other in others)
+
+
 @norms
 def test_only_short_rows_have_a_second_tile_and_it_starts_at_the_named_row_count(centred):
     t = planner.thresholds()
@@ -121,7 +177,7 @@ def test_only_short_rows_have_a_second_tile_and_it_starts_at_the_named_row_count
             assert below.rows <= above.rows and cols <= 2048
 
 
-@pytest.mark.parametrize("device", [H200, ALONE, INTERPRETER], ids=lambda device: device.name)
+@pytest.mark.parametrize("device", [H200, CLUSTERED, ALONE, INTERPRETER], ids=lambda device: device.name)
 def test_every_number_of_columns_has_a_plan(device):
     for cols, dtype, rows in product(COLS, DTYPES, (0, 1, 4096)):
         problem = problem_of(rows, cols, dtype, residual=torch.float32)
@@ -131,6 +187,7 @@ def test_every_number_of_columns_has_a_plan(device):
             assert plan.rows == power_of_two_at_least(plan.rows)
             assert plan.warps in (1, 2, 4, 8, 16, 32)
             if plan.schedule == "tile":
+                plan = of_one_program(plan)
                 assert plan.blocks * plan.block >= cols > (plan.blocks - 1) * plan.block
             if plan.schedule == "split":
                 assert plan.slices * plan.block >= cols > (plan.slices - 1) * plan.block

@@ -242,9 +242,11 @@ class Backward:
             scalars = (*strides, problem.rows, problem.lanes, cols, norm.offset)
             constants = kept | {
                 "ROWS": columns.rows, "COLS": columns.block, "BLOCK": plan.block, "BLOCKS": plan.blocks,
-                "EVEN": problem.cols % plan.block == 0, "PACKED": planner.is_packed(plan, align, backward=True),
+                "EVEN": plan.is_even(problem.cols), "SLICES": plan.slices, "UNIT": plan.unit,
+                "PACKED": planner.is_packed(plan, align, backward=True),
             }  # fmt: skip
-            add(few_backward, names, scalars, constants, replace(plan, programs=plan.programs + columns.programs))
+            beside = -(-columns.programs // plan.slices) * plan.slices  # whole clusters of them
+            add(few_backward, names, scalars, constants, replace(plan, programs=plan.programs + beside))
         elif plan.schedule == "tile":
             partial_rows = plan.programs
             scalars = (

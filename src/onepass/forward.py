@@ -163,7 +163,8 @@ class Forward:
             function = tile_forward
             constants |= {"IDENTITY": norm.identity}
             constants |= {"ROWS": plan.rows, "PACKED": planner.is_packed(plan, align, backward=False)}
-            constants |= {"BLOCKS": plan.blocks, "EVEN": problem.cols % plan.block == 0, "AS_WALKED": plan.as_walked}
+            constants |= {"BLOCKS": plan.blocks, "AS_WALKED": plan.as_walked, "SLICES": plan.slices}
+            constants |= {"EVEN": plan.is_even(problem.cols), "UNIT": plan.unit}
         elif plan.schedule == "split":
             function = split_forward
             dtypes, names = (*dtypes, word_dtype(norm)), (*names, "mailbox")

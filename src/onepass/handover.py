@@ -32,12 +32,17 @@ class Step:
         """Whether all its programs must run at the same time."""
         return self.plan.schedule == "split"
 
+    @property
+    def cluster(self) -> int:
+        """Programs that share a row, and run at the same time because they are a cluster."""
+        return self.plan.slices if self.plan.schedule in ("tile", "few") else 1
+
     def kernel(self, device: torch.device) -> Bind:
         """Compiled, or found."""
         plan = self.plan
         return kernel(
             self.function, self.dtypes, self.constants, warps=plan.warps, device=device, registers=plan.registers,
-            cooperative=self.cooperative,
+            cooperative=self.cooperative, cluster=self.cluster,
         )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from onepass.fp8 import forward as quantized
 from onepass.plan import launch
 from onepass.plan.device import Device
 
-H200 = Device("H200", sms=132, registers=65536, shared=233472, cooperative=True)
+H200 = Device("H200", sms=132, registers=65536, shared=233472, cooperative=True, clusters=True)
 
 
 @pytest.fixture
@@ -34,6 +34,6 @@ def compiled(h200: Device, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return made[-1]
 
     monkeypatch.setattr(launch, "_compile", compile_only)
-    monkeypatch.setattr(launch, "_native", lambda *arguments: launch._compile(*arguments[:-1]))
+    monkeypatch.setattr(launch, "_native", lambda *arguments: launch._compile(*arguments[:4]))
     monkeypatch.setattr(launch, "_compiled", {})
     return made

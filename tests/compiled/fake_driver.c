@@ -13,6 +13,9 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
     seen[2] = config->sharedMemBytes;
     seen[3] = config->numAttrs && config->attrs[0].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
     seen[4] = (unsigned long long)config->hStream;
+    seen[5] = config->numAttrs && config->attrs[0].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+                  ? config->attrs[0].value.clusterDim.x * config->attrs[0].value.clusterDim.y * config->attrs[0].value.clusterDim.z
+                  : 1;
     for (unsigned long long i = 0; i < (unsigned long long)function; ++i)
         memcpy(&seen[8 + i], params[i], 8);
     return extra ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;

@@ -50,9 +50,10 @@ def bound(dtype: torch.dtype = F32, block: int = 32, warps: int = 4) -> Any:
 def test_the_next_process_compiles_nothing(compiled, tmp_path):
     first, second = bound(), bound()
     assert len(compiled) == 1 and first == second
-    binary, programs, threads, shared, cooperative, pointers, scalars = first
+    binary, programs, threads, shared, cooperative, cluster, pointers, scalars = first
     assert (binary.name, binary.cubin) == ("sum_partials", compiled[0].asm["cubin"])
-    assert (programs, threads, shared, cooperative, pointers) == (7, 128, compiled[0].metadata.shared, False, 2)
+    assert (programs, threads, shared) == (7, 128, compiled[0].metadata.shared)
+    assert (cooperative, cluster, pointers) == (False, 1, 2)
     assert len(scalars) == 3 * 8
     assert len(list((tmp_path / "cache" / "kernels").iterdir())) == 1, "no file of the writing is left"
 

@@ -27,9 +27,9 @@ from onepass.plan.launcher import packed
 driver = ctypes.CDLL("libcuda.so.1")
 seen = (ctypes.c_ulonglong * 64).in_dll(driver, "seen")
 scalars = packed(["i64", "i32", "fp32", "i32"], [-(1 << 40), -7, 1.5, 2**31 - 1])
-launch = onepass_launcher.prepare(8, 5, 96, 1024, {cooperative}, 2, scalars)
+launch = onepass_launcher.prepare(8, 5, 96, 1024, {cooperative}, {cluster}, 2, scalars)
 launch(2**63 + 1, 2**64 - 16, 32)
-print(*seen[:5], *seen[8:16])
+print(*seen[:6], *seen[8:16])
 """
 
 
@@ -53,14 +53,14 @@ def run(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("cooperative", [False, True])
-def test_a_launch_hands_over_all_it_was_given(built, cooperative):
-    ran = run(built, SCRIPT.format(cooperative=cooperative))
+@pytest.mark.parametrize(("cooperative", "cluster"), [(False, 1), (True, 1), (False, 8)])
+def test_a_launch_hands_over_all_it_was_given(built, cooperative, cluster):
+    ran = run(built, SCRIPT.format(cooperative=cooperative, cluster=cluster))
     assert ran.returncode == 0, ran.stderr
     numbers = [int(word) for word in ran.stdout.split()]
-    assert numbers[:5] == [5, 96, 1024, int(cooperative), 2**63 + 1]
+    assert numbers[:6] == [5, 96, 1024, int(cooperative), 2**63 + 1, cluster]
     pointers, wide, narrow, real, largest, scratch = (
-        numbers[5:7], numbers[7], numbers[8], numbers[9], numbers[10], numbers[11:13],
+        numbers[6:8], numbers[8], numbers[9], numbers[10], numbers[11], numbers[12:14],
     )  # fmt: skip
     assert pointers == [2**64 - 16, 32]
     assert wide == 2**64 - (1 << 40)
@@ -82,12 +82,15 @@ def test_a_launch_hands_over_all_it_was_given(built, cooperative):
             "ctypes.c_int.in_dll(driver, 'failure').value = 1; launch(1, 2, 3)",
             "RuntimeError: the CUDA driver refused a launch: no such thing",
         ),
-        ("onepass_launcher.prepare(8, 1, 1, 0, False, 17, b'')", "ValueError: too many arguments for a launch"),
-        ("onepass_launcher.prepare(8, 1, 1, 0, False, 1, bytes(264))", "ValueError: too many arguments for a launch"),
+        ("onepass_launcher.prepare(8, 1, 1, 0, False, 1, 17, b'')", "ValueError: too many arguments for a launch"),
+        (
+            "onepass_launcher.prepare(8, 1, 1, 0, False, 1, 1, bytes(264))",
+            "ValueError: too many arguments for a launch",
+        ),
     ],
 )
 def test_a_launch_that_cannot_be_is_refused(built, call, answer):
-    ran = run(built, SCRIPT.format(cooperative=False) + call)
+    ran = run(built, SCRIPT.format(cooperative=False, cluster=1) + call)
     assert ran.returncode == 1 and ran.stderr.strip().splitlines()[-1] == answer
 
 

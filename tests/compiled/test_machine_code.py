@@ -26,17 +26,22 @@ TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 both = pytest.mark.parametrize("norm", [RMS, LAYER], ids=["rms_norm", "layer_norm"])
 
 
-def problem_of(norm: Norm, rows: int, cols: int, dtype: torch.dtype) -> Problem:
-    return Problem(rows, 1, cols, dtype, dtype, dtype, dtype if norm.centred else None, None, None)
+def problem_of(norm: Norm, rows: int, cols: int, dtype: torch.dtype, residual: bool = False) -> Problem:
+    sums = dtype if residual else None
+    return Problem(rows, 1, cols, dtype, dtype, dtype, dtype if norm.centred else None, sums, sums)
 
 
-def forward_of(norm: Norm, rows: int, cols: int, dtype: torch.dtype) -> Forward:
-    return Forward(norm, problem_of(norm, rows, cols, dtype), torch.empty(rows, cols, dtype=dtype, device="meta"), None)
+def forward_of(norm: Norm, rows: int, cols: int, dtype: torch.dtype, residual: bool = False) -> Forward:
+    x = torch.empty(rows, cols, dtype=dtype, device="meta")
+    return Forward(norm, problem_of(norm, rows, cols, dtype, residual), x, x if residual else None)
+
+
+def kernel_of(call: Forward) -> Any:
+    return call.step(call.plan(), call.align(True), True).kernel(call.place.device)
 
 
 def compile_forward(norm: Norm, rows: int, cols: int, dtype: torch.dtype) -> Any:
-    call = forward_of(norm, rows, cols, dtype)
-    return call.step(call.plan(), call.align(True), True).kernel(call.place.device)
+    return kernel_of(forward_of(norm, rows, cols, dtype))
 
 
 def row_layouts(kernel: Any) -> set[tuple[int, ...]]:
@@ -68,6 +73,38 @@ def stack_bytes(kernel: Any, folder: Path) -> int:
 def test_a_row_is_laid_over_the_same_threads_whatever_the_number_of_rows(compiled, cols, dtype, norm):
     one, many = (row_layouts(compile_forward(norm, rows, cols, dtype)) for rows in (1, 4096))
     assert one == many
+
+
+@both
+@pytest.mark.parametrize(
+    ("cols", "dtype", "residual"),
+    [
+        (20480, BF16, False),
+        (54976, BF16, False),
+        (65536, BF16, False),
+        (12288, BF16, True),
+        (20480, BF16, True),
+        (16384, F32, False),
+        (32768, F32, False),
+    ],
+)
+def test_a_row_that_programs_share_lies_over_the_threads_of_one(compiled, cols, dtype, residual, norm):
+    """So a row's bits are the same: each program has the columns of every so many warps (kernels/cluster.py)."""
+    many, few = (forward_of(norm, rows, cols, dtype, residual) for rows in (1000, 1))
+    assert few.plan().schedule == "tile" and few.plan().slices == 8
+    [(side_by_side, lanes, warps)] = row_layouts(kernel_of(many))
+    assert row_layouts(kernel_of(few)) == {(side_by_side, lanes, warps // 8)}
+    assert few.plan().unit == lanes * side_by_side
+
+
+@both
+@pytest.mark.parametrize("cols", [1000, 5120, 12288, 16384, 27048])
+@pytest.mark.parametrize("rows", [1, 100, 5000])
+def test_squares_are_added_up_by_operations_that_round_once(compiled, rows, cols, norm):
+    """The sum of two products may round either of them first, and the compiler's choice may depend on the kernel."""
+    text = compile_forward(norm, rows, cols, BF16).asm["ptx"]
+    assert re.search(r"fma\.rn\.f32 \s*%\w+, (%\w+), \1, ", text), "squares were not found"
+    assert not re.search(r"mul\.f32 \s*%\w+, (%\w+), \1;", text)
 
 
 @pytest.mark.parametrize(("cols", "access"), [(1024, "v4.b32"), (1000, "v4.b32"), (100, "v2.b32"), (102, "b32")])

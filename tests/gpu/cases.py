@@ -21,6 +21,7 @@ from onepass.plan import planner
 from onepass.plan.planner import Plan
 
 BF16, FP32 = torch.bfloat16, torch.float32
+CLUSTERS = torch.cuda.get_device_capability() >= (9, 0)
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,14 @@ CASES = [
     Case("16,384 columns", "rms_norm", "tile", (517, 16384), BF16),
     Case("few rows of 16,384 columns", "rms_norm", "tile", (67, 16384), BF16),
     Case("few rows of 8,192 columns", "layer_norm", "tile", (67, 8192), BF16, bias=True),
+    # Few wide rows, which clusters share; 20,488 columns do not fill their blocks.
+    *(
+        Case(f"shared {op}", op, "tile", (13, 20488), BF16, bias=op == "layer_norm")
+        for op in ("rms_norm", "layer_norm")
+    ),
+    Case("shared rms residual", "rms_norm", "tile", (13, 12288), BF16, residual=BF16),
+    Case("shared layer residual", "layer_norm", "tile", (13, 20488), BF16, bias=True, residual=BF16),
+    Case("shared rms fp32", "rms_norm", "tile", (13, 20484), FP32),
     # Rows at odd addresses, one element at a time.
     *(
         Case(f"{cols:,} columns {op}", op, "tile", (517, cols), BF16)
@@ -121,9 +130,10 @@ def schedule_of_many(plan: Plan) -> str:
 
 
 def backward_schedule(case: Case) -> str:
-    """The forward's, but where rows are few."""
-    rows = math.prod(case.shape[:-1])
+    """The forward's, but where rows are few, and those that programs share if a cluster can take them."""
+    rows, width = math.prod(case.shape[:-1]), case.shape[-1] * case.dtype.itemsize
     few = case.schedule == "tile" and rows <= planner.thresholds().few_rows and not case.per_head
+    few |= case.schedule == "split" and CLUSTERS and rows <= 16 and width <= 256 << 10
     return "few" if few else case.schedule
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 import onepass
-from gpu.exact import DEVICE
+from gpu.exact import DEVICE, random_rows, random_weight
 from onepass import Fp8
 from onepass.fp8 import definition
 
@@ -61,3 +61,13 @@ def assert_same_but_for_a_nans_bits(q: onepass.Quantized, expected: onepass.Quan
             values = [tensor.float() for tensor in (got, wanted)]
             assert torch.equal(*(value.nan_to_num(nan=12345.0) for value in values)), name
             assert torch.equal(*(value.signbit() & ~value.isnan() for value in values)), name
+
+
+def assert_both_ways_as_defined(kind: str, shape: tuple[int, int]) -> None:
+    x, weight = random_rows(*shape, dtype=BF16), random_weight(shape[1], dtype=BF16)
+    q = onepass.rms_norm(x, weight, quantize=asked(kind, columnwise=True))
+    assert_quantized_as_defined(q, asked(kind, columnwise=True))
+    alone = onepass.rms_norm(x, weight, quantize=asked(kind))
+    for name in ("data", "scale", "unquantized"):  # rows as they are without the transpose
+        got, expected = (getattr(one, name).contiguous().reshape(-1).view(torch.uint8) for one in (q, alone))
+        assert torch.equal(got, expected), name

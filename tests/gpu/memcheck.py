@@ -26,6 +26,7 @@ PROBLEMS: list[tuple[str, str, str, tuple[int, ...]]] = [
     ("odd rows", "tile", "tile", (335, 1001)),
     ("rows in blocks", "tile", "tile", (335, 2880)),
     ("rows and heads", "tile", "tile", (135, 3, 100)),
+    ("shared", "tile", "few", (13, 20488)),
     ("split", "split", "split", (37, 70001)),
     ("stream", "stream", "stream", (35, 5001)),
 ]

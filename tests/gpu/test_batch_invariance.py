@@ -5,6 +5,7 @@ import torch
 
 import onepass
 from gpu.cases import (
+    CLUSTERS,
     PLAIN,
     RESIDUAL,
     Case,
@@ -20,10 +21,11 @@ from gpu.exact import assert_same_bits, random_rows, random_weight, same_bits
 BF16, FP32 = torch.bfloat16, torch.float32
 
 #: Below 4,096 rows short rows take a smaller tile.
-ROW_COUNTS = (1, 7, 16, 129, 255, 300, 4096)
+ROW_COUNTS = (1, 7, 16, 64, 129, 255, 300, 4096)
 BLOCK_ROWS = (64, 128, 256, 384, 512)
 ONE_ROW = (520, 768, 1000, 1100, 1152, 2048, 4096)  # or several; 520 and 1,100 leave much of a last block empty
-WIDE = (5120, 8192, 16384, 20488, 32768)  # up to 132 rows, those that are walked are held; not 32,768 of fp32
+#: Up to 64 rows those that are walked are shared by clusters, and up to 132 held, if they are not too wide for it.
+WIDE = (5120, 8192, 16384, 20488, 27048, 32768, 54976)
 SPLIT = (131072,)
 ODD = (61, 100, 127, 301)  # rows that need not begin at 16 bytes; none does in bf16
 RUNS = 20
@@ -39,19 +41,22 @@ def test_row_bits_do_not_depend_on_other_rows(op: str, dtype: torch.dtype, cols:
     every = norm(x, weight)
     assert bool(every.isfinite().all())
 
-    tiles, held = set(), False
+    tiles, held, shared = set(), False, False
     for count in counts:
         plan = onepass.explain(x[:count], weight, op=op).forward
         assert plan is not None
         assert schedule_of_many(plan) == forward_schedule(op, dtype, cols), str(plan)
         tiles.add((plan.schedule, plan.rows, plan.warps))
-        held |= plan.as_walked
+        held |= plan.as_walked and plan.slices == 1
+        shared |= plan.schedule == "tile" and plan.slices > 1
         for start in (0, 5, len(x) - count):
             assert_same_bits(norm(x[start : start + count], weight), every[start : start + count])
     several = max(rows for _, rows, _ in tiles) > 1
     assert several or cols > 256
-    assert held == (forward_schedule(op, dtype, cols) == "stream" and (dtype, cols) != (FP32, 32768))
-    assert len(tiles) == (2 if (several and cols * dtype.itemsize % 16 == 0) or held else 1), tiles
+    schedule, width = forward_schedule(op, dtype, cols), cols * dtype.itemsize
+    assert held == (schedule == "stream" and width < 96 << 10), "a thread's registers take it"
+    assert shared == (CLUSTERS and schedule != "split" and width > 32 << 10)
+    assert len(tiles) == 1 + (several and cols * dtype.itemsize % 16 == 0) + held + shared, tiles
     assert_same_bits(norm(x.flip(0), weight).flip(0), every)
 
 

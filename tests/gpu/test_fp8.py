@@ -1,4 +1,4 @@
-"""FP8 outputs on a real GPU, bit by bit against the definition: kinds, formats, presets, schedules, special values."""
+"""FP8 outputs on a real GPU, bit by bit against the definition: presets, special values, graphs, compiled steps."""
 
 from dataclasses import replace
 
@@ -6,31 +6,10 @@ import pytest
 import torch
 
 import onepass
-from gpu.exact import DEVICE, assert_same_bits, random_rows, random_weight, ulps
+from gpu.exact import DEVICE, assert_same_bits, random_rows, random_weight
 from gpu.fp8_kinds import BF16, KINDS, asked, assert_quantized_as_defined, assert_same_but_for_a_nans_bits
 from onepass import Fp8
 from onepass.fp8 import definition
-
-#: Rows and columns, and the schedule that these take where programs may share a row.
-SHAPES = {(517, 4096): "tile", (300, 192): "tile", (129, 1001): "tile", (133, 32768): "stream"}
-WIDE = {(5, 131072): "split"}
-
-
-@pytest.mark.parametrize("shape", [*SHAPES, *WIDE], ids=str)
-@pytest.mark.parametrize("kind", KINDS)
-def test_rows_have_the_bits_of_the_definition(kind: str, shape: tuple[int, int]) -> None:
-    x, weight = random_rows(*shape, dtype=BF16), random_weight(shape[1], dtype=BF16)
-    plan = onepass.explain(x, weight).forward
-    assert plan is not None and plan.schedule == (SHAPES | WIDE)[shape]
-    q = onepass.rms_norm(x, weight, quantize=asked(kind))
-    assert_quantized_as_defined(q, asked(kind))
-    plain = onepass.rms_norm(x, weight)
-    if q.block is None and shape != (517, 4096) and shape in SHAPES:
-        assert_same_bits(q.unquantized, plain)
-    # Elsewhere an FP8 output has a tile of its own, or blocks as wide as its groups: another order of sums, and another
-    # last bit here and there.
-    apart = ulps(q.unquantized, plain)
-    assert int(apart.max()) <= 1 and float((apart > 0).float().mean()) < 0.01
 
 
 @pytest.mark.parametrize("shape", [(5000, 64), (3, 520), (200, 4096)], ids=str)
@@ -72,14 +51,17 @@ def test_every_mantissa_has_the_scale_of_a_true_division(fp8: Fp8, exponent: int
         assert torch.equal(got.view(torch.uint8), wanted.view(torch.uint8))
 
 
+@pytest.mark.parametrize("shape", [(5000, 192), (140, 20488)], ids=str)
 @pytest.mark.parametrize("columnwise", [False, True])
 @pytest.mark.parametrize("kind", ["token", "block", "mx", "tensor"])
-def test_a_rows_bits_do_not_depend_on_its_company(kind: str, columnwise: bool) -> None:
-    """Not for a tensor's scale, which does; its output beside it."""
-    x, weight = random_rows(5000, 192, dtype=BF16), random_weight(192, dtype=BF16)
+def test_a_rows_bits_do_not_depend_on_its_company(kind: str, columnwise: bool, shape: tuple[int, int]) -> None:
+    """Not for a tensor's scale, which does; its output beside it. Wide rows are shared by clusters, held, or walked."""
+    x, weight = random_rows(*shape, dtype=BF16), random_weight(shape[1], dtype=BF16)
     fp8 = Fp8(kind, columnwise=columnwise, also_unquantized=True)
     every = onepass.rms_norm(x, weight, quantize=fp8)
-    for count in (1, 7, 300, 4096):
+    for count in (1, 7, 64, 100, 300, 4096):
+        if count > len(x):
+            break
         part = onepass.rms_norm(x[:count], weight, quantize=fp8)
         assert part.unquantized is not None and every.unquantized is not None
         assert_same_bits(part.unquantized, every.unquantized[:count])
@@ -124,9 +106,10 @@ def test_a_compiled_step_gives_the_same(kind: str) -> None:
 def test_it_feeds_scaled_mm() -> None:
     x, weight = random_rows(64, 512, dtype=BF16), random_weight(512, dtype=BF16)
     matrix = random_rows(256, 512, dtype=BF16, seed=7)
-    for kind in ("tensor", "token"):
-        q = onepass.rms_norm(x, weight, quantize=Fp8(kind, also_unquantized=True))
-        other = onepass.quantize(matrix, Fp8(kind))
+    for kind in ("tensor", "token", "block"):
+        layout = {"layout": "tma"} if kind == "block" else {}
+        q = onepass.rms_norm(x, weight, quantize=Fp8(kind, also_unquantized=True, **layout))
+        other = onepass.quantize(matrix, Fp8(kind, **layout))
         scale_b = other.scale if kind == "tensor" else other.scale.t()
         product = torch._scaled_mm(q.data, other.data.t(), q.scale, scale_b, out_dtype=BF16)
         expected = q.dequantize() @ other.dequantize().t()

@@ -5,14 +5,23 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpu.cases import PLAIN, differentiated, ours, tensors_of
-from gpu.exact import assert_same_bits
+import onepass
+from gpu.cases import CLUSTERS, PLAIN, differentiated, ours, tensors_of
+from gpu.exact import DEVICE, assert_same_bits
 from onepass.plan import launch, planner
 from onepass.plan.launcher import launcher
 
 
 def test_the_c_launcher_is_there() -> None:
     assert launcher() is not None
+
+
+@pytest.mark.skipif(not CLUSTERS, reason="this GPU has no clusters")
+def test_few_wide_rows_are_shared_by_clusters() -> None:
+    x, weight = (torch.empty(shape, dtype=torch.bfloat16, device=DEVICE) for shape in ((3, 32768), (32768,)))
+    plan = onepass.explain(x, weight)
+    assert plan.forward is not None and plan.forward.slices == 8
+    assert plan.backward is not None and (plan.backward.schedule, plan.backward.slices) == ("few", 8)
 
 
 def test_a_kernel_from_disk_is_the_one_that_was_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

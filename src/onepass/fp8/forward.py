@@ -162,7 +162,8 @@ class QuantizedForward(Forward):
         launches = []
         for kind, keeps in rowwise:
             counts = (*planner.row_counts_apart(), self.problem.rows)
-            problems = [replace(self.problem, rows=rows) for rows in counts]
+            scaling = "amax" if kind == "amax" else self.fp8.scaling  # nothing but it is found
+            problems = [replace(self.problem, rows=rows, quantized=scaling) for rows in counts]
             device = device_of(self.place.device)
             plans = [planner.forward_plan(problem, device, self.norm.centred, align) for problem in problems]
             launches.append([self.step(plan, align, stats, self._quantizing(kind), keeps) for plan in plans])
@@ -181,7 +182,8 @@ class QuantizedForward(Forward):
         rowwise = self.step(by_rows, align, stats, self._quantizing(kind), keeps=kind != "tensor")
         rows = problem.rows * problem.lanes
         as_rows = fp8.columnwise_order == "rows"
-        constants = {"ROWS": 1, "PACKED": False, "AS_WALKED": False} | dict(rowwise.constants) | {
+        held = {name: value for name, value in rowwise.constants.items() if name not in ("SLICES", "UNIT")}
+        constants = {"ROWS": 1, "PACKED": False, "AS_WALKED": False} | held | {
             "HELD": by_rows.schedule == "tile", "COLS": tile.cols, "TILES": plan.slices,
             "RAGGED": problem.cols % tile.cols != 0,
             "ROWS_BY": rows_by, "TRANSPOSED": not as_rows,

@@ -12,6 +12,7 @@ numbers, on which CUB's scans rely too; it is not a matter of how many run at th
 import triton
 import triton.language as tl
 
+from onepass.kernels.mailbox import WAIT_WHILE_ONES
 from onepass.kernels.parts import (
     INTERPRETED,
     KEPT,
@@ -48,19 +49,6 @@ there:
 )
 
 
-#: A statistic is its own flag: until it is there its bits are all ones, which are those of no number, and of no NaN
-#: that arithmetic leaves.
-WAIT_FOR_STATISTIC = tl.constexpr(
-    """{
-    .reg .pred missing;
-look:
-    ld.relaxed.gpu.global.b32 $0, [$1];
-    setp.eq.b32 missing, $0, 0xFFFFFFFF;
-    @missing bra look;
-    }"""
-)
-
-
 @triton.jit
 def existing(row, rows, ROWS_BY: tl.constexpr):
     """Behind the last row, that one again."""
@@ -72,10 +60,14 @@ def existing(row, rows, ROWS_BY: tl.constexpr):
 
 @triton.jit
 def wait_for_statistics(p, block, rows, ROWS_BY: tl.constexpr):
-    """Of a block's rows. Each thread waits for its own ones, and then for the others."""
+    """Of a block's rows. Each thread waits for its own ones, and then for the others.
+
+    A statistic is its own flag: until it is there its bits are all ones, which are those of no number, and of no NaN
+    that arithmetic leaves.
+    """
     if not INTERPRETED:  # where programs run one after the other, in their order
         p_own = p + existing(block * TILE + tl.arange(0, TILE), rows, ROWS_BY)
-        tl.inline_asm_elementwise(WAIT_FOR_STATISTIC, "=r,l", [p_own], dtype=tl.int32, is_pure=False, pack=1)
+        tl.inline_asm_elementwise(WAIT_WHILE_ONES, "=r,l", [p_own], dtype=tl.int32, is_pure=False, pack=1)
         tl.debug_barrier()
 
 
@@ -193,7 +185,7 @@ def columnwise_forward(
                 x_row, x_lane, residual_row, residual_lane, y_row, y_lane, stat_row, stat_lane, scale_row,
                 affine_lane, scale_group, rows, lanes, cols, eps, offset, floor, upper, largest, inverse, CENTRED,
                 SHIFTED, LANED, X_HAT, NARROW, IDENTITY, ROUND_SUM, ROWS, BLOCK, BLOCKS, EVEN, ALIGN, PACKED,
-                AS_WALKED, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, HINT,
+                AS_WALKED, 1, 1, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, HINT,
             )  # fmt: skip
         else:
             walk_row(

@@ -2,12 +2,13 @@
 
 The sums down the columns need nothing but each row's mean and rstd, which the forward kept, so neither kind of program
 waits for the other, and there are no partial sums to add up afterwards. Both kinds read h and dy: the second time they
-come from the L2, as long as the rows are few.
+come from the L2, as long as the rows are few. A wide row has several programs, a cluster (cluster.py).
 """
 
 import triton
 import triton.language as tl
 
+from onepass.kernels.cluster import arrive, columns_of
 from onepass.kernels.parts import (
     deviation_of,
     gradient_means,
@@ -31,15 +32,21 @@ def gradient_of_row(
     stat_row, stat_lane, lanes, end, offset,
     CENTRED: tl.constexpr, SHIFTED: tl.constexpr, LANED: tl.constexpr, NARROW: tl.constexpr,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, EVEN: tl.constexpr, ALIGN: tl.constexpr, PACKED: tl.constexpr,
+    SLICES: tl.constexpr, UNIT: tl.constexpr,
 ):  # fmt: skip
-    """dx of one row, which is held in blocks as in the tile schedule."""
+    """dx of one row, which is held in blocks as in the tile schedule, or of its columns that this program has."""
     WEIGHTED: tl.constexpr = p_weight is not None
     RAGGED: tl.constexpr = -1 if EVEN else BLOCKS - 1  # which block is
+    own = 0
+    if SLICES > 1:
+        flat = arrive(flat)
+        own = flat % SLICES
+        flat = flat // SLICES
     lane, row = lane_and_row(flat, lanes, LANED)
     o_dy = row_start(row, lane, dy_row, dy_lane, ALIGN)
     o_h = row_start(row, lane, h_row, h_lane, ALIGN)
     o_stat = row_start(row, lane, stat_row, stat_lane, 1)
-    o_block = tl.arange(0, BLOCK)[None, :]
+    o_block = columns_of(own, BLOCK, UNIT, SLICES)
     rstd = tl.load(p_rstd + o_stat)
     mean = 0.0
     if CENTRED:
@@ -48,16 +55,16 @@ def gradient_of_row(
     held_dy = ()
     weights = ()
     for i in tl.static_range(BLOCKS):
-        o_col = i * BLOCK + o_block
+        o_col = i * (BLOCK * SLICES) + o_block
         held_h = held_h + (load(p_h, o_h + o_col, o_col < end, i == RAGGED),)  # noqa: RUF005
         held_dy = held_dy + (load(p_dy, o_dy + o_col, o_col < end, i == RAGGED),)  # noqa: RUF005
         weights = weights + (load_affine(p_weight, o_col, o_col < end, i == RAGGED),)  # noqa: RUF005
     mean_dot, mean_dy = gradient_means(
         held_dy, held_h, weights, offset, mean, rstd, end.to(tl.float32),
-        CENTRED, WEIGHTED, SHIFTED, NARROW, 1, BLOCK, BLOCKS, PACKED,
+        CENTRED, WEIGHTED, SHIFTED, NARROW, 1, BLOCK, BLOCKS, PACKED, SLICES,
     )  # fmt: skip
     for i in tl.static_range(BLOCKS):
-        o_col = i * BLOCK + o_block
+        o_col = i * (BLOCK * SLICES) + o_block
         weighted_dy = weighted(wide(held_dy[i], PACKED), weights[i], offset, WEIGHTED, SHIFTED, NARROW, PACKED)
         x_hat = deviation_of(held_h[i], mean, None, CENTRED, PACKED, False) * rstd
         dh = input_gradient(weighted_dy, x_hat, rstd, mean_dot, mean_dy, CENTRED)
@@ -134,20 +141,23 @@ def few_backward(
     EVEN: tl.constexpr,
     ALIGN: tl.constexpr,
     PACKED: tl.constexpr,
+    SLICES: tl.constexpr,
+    UNIT: tl.constexpr,
 ):
     total = rows * lanes
     end = cols * ALIGN
     index = tl.program_id(0)
-    if index < total:
+    row_programs = total * SLICES
+    if index < row_programs:
         gradient_of_row(
             index, p_dy, p_dsum, p_h, p_weight, p_mean, p_rstd, p_dx, p_dresidual,
             dy_row, dy_lane, dsum_row, dsum_lane, h_row, h_lane, dx_row, dx_lane, dresidual_row, dresidual_lane,
             stat_row, stat_lane, lanes, end, offset,
-            CENTRED, SHIFTED, LANED, NARROW, BLOCK, BLOCKS, EVEN, ALIGN, PACKED,
+            CENTRED, SHIFTED, LANED, NARROW, BLOCK, BLOCKS, EVEN, ALIGN, PACKED, SLICES, UNIT,
         )  # fmt: skip
     else:
         gradients_of_columns(
-            index - total, p_dy, p_h, p_mean, p_rstd, p_dweight, p_dbias,
+            index - row_programs, p_dy, p_h, p_mean, p_rstd, p_dweight, p_dbias,
             dy_row, dy_lane, h_row, h_lane, stat_row, stat_lane, total, lanes, end,
             CENTRED, LANED, X_HAT, NARROW, ROWS, COLS, ALIGN,
         )  # fmt: skip

@@ -13,24 +13,17 @@ from onepass.kernels.parts import INTERPRETED
 # Each thread waits for its own word. In a loop of Triton's a block of words would be read until all are there, and the
 # compiler takes threads that hold the same element to have read the same, though one may have looked too early; and it
 # does not pipeline the loads of a row loop that has another loop within it.
-WAIT_32 = tl.constexpr(
-    """{
+_WAIT = """{
     .reg .pred missing;
 look:
-    ld.relaxed.gpu.global.b32 $0, [$1];
-    setp.eq.b32 missing, $0, 0;
+    ld.relaxed.gpu.global.TYPE $0, [$1];
+    setp.eq.TYPE missing, $0, MISSING;
     @missing bra look;
     }"""
-)
-WAIT_64 = tl.constexpr(
-    """{
-    .reg .pred missing;
-look:
-    ld.relaxed.gpu.global.b64 $0, [$1];
-    setp.eq.b64 missing, $0, 0;
-    @missing bra look;
-    }"""
-)
+WAIT_32 = tl.constexpr(_WAIT.replace("TYPE", "b32").replace("MISSING", "0"))
+WAIT_64 = tl.constexpr(_WAIT.replace("TYPE", "b64").replace("MISSING", "0"))
+#: Where zero is a value like any other.
+WAIT_WHILE_ONES = tl.constexpr(_WAIT.replace("TYPE", "b32").replace("MISSING", "0xFFFFFFFF"))
 
 
 @triton.jit

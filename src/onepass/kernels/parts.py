@@ -18,6 +18,8 @@ dimensions, rows and columns, also where there is just one row, so that every pa
 import triton
 import triton.language as tl
 
+from onepass.kernels.cluster import sum_of_slices
+
 
 @triton.jit
 def lane_and_row(index, lanes, LANED: tl.constexpr):
@@ -141,18 +143,35 @@ def load_affine(p, o, m, MASKED: tl.constexpr):
 def weighted(
     value, weight, offset, WEIGHTED: tl.constexpr, SHIFTED: tl.constexpr, NARROW: tl.constexpr, PACKED: tl.constexpr
 ):
-    """A value times the weight, to which the offset is added in fp32; the value itself where there is no weight."""
+    """A value times the weight, or the value itself where there is none."""
     if WEIGHTED:
-        weight = wide(weight, PACKED)
-        if SHIFTED:
-            weight += tl.cast(offset, tl.float32)
-        value *= narrowed(weight, NARROW)
+        value *= whole_weight(weight, offset, SHIFTED, NARROW, PACKED)
     return value
+
+
+@triton.jit
+def whole_weight(weight, offset, SHIFTED: tl.constexpr, NARROW: tl.constexpr, PACKED: tl.constexpr):
+    """With the offset, which is added in fp32."""
+    weight = wide(weight, PACKED)
+    if SHIFTED:
+        weight += tl.cast(offset, tl.float32)
+    return narrowed(weight, NARROW)
 
 
 @triton.jit
 def row_sum(value):
     return tl.sum(value, axis=1, keep_dims=True)
+
+
+@triton.jit
+def with_square(total, deviation, NARROW: tl.constexpr):
+    """A sum of squares with one more. Where products are added, here and in `scale_and_shift`, it is by name which of
+    them are not rounded first: the compiler's choice between two may be another for few rows than for many.
+    """
+    if NARROW is None:
+        return tl.fma(deviation, deviation, total)
+    else:
+        return total + narrowed(deviation * deviation, NARROW)
 
 
 @triton.jit
@@ -197,8 +216,9 @@ def scale_and_shift(
 ):  # fmt: skip
     """y from the deviations: x̂, weight and bias, in the rounding order that the Norm names."""
     y = normalized(deviation, rstd, X_HAT, NARROW)
-    if WEIGHTED:
-        y = narrowed(weighted(y, weight, offset, WEIGHTED, SHIFTED, NARROW, PACKED), NARROW)
+    if WEIGHTED and BIASED and NARROW is None:
+        return tl.fma(y, whole_weight(weight, offset, SHIFTED, NARROW, PACKED), wide(bias, PACKED))
+    y = narrowed(weighted(y, weight, offset, WEIGHTED, SHIFTED, NARROW, PACKED), NARROW)
     if BIASED:
         y = narrowed(y + wide(bias, PACKED), NARROW)
     return y
@@ -208,7 +228,7 @@ def scale_and_shift(
 def gradient_means(
     held_dy, held_h, weights, offset, mean, rstd, count,
     CENTRED: tl.constexpr, WEIGHTED: tl.constexpr, SHIFTED: tl.constexpr, NARROW: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, PACKED: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, PACKED: tl.constexpr, SLICES: tl.constexpr,
 ):  # fmt: skip
     """mean(w·dy·x̂) and mean(w·dy) of rows that are held in blocks."""
     dots = tl.zeros((ROWS, BLOCK), tl.float32)
@@ -218,10 +238,10 @@ def gradient_means(
         # dy is zero outside the row, so what the mean makes of h there adds nothing.
         dots += weighted_dy * (deviation_of(held_h[i], mean, None, CENTRED, PACKED, False) * rstd)
         sums += weighted_dy
-    mean_dot = tl.div_rn(row_sum(dots), count)
+    mean_dot = tl.div_rn(sum_of_slices(row_sum(dots), SLICES, True), count)
     mean_dy = 0.0
     if CENTRED:
-        mean_dy = tl.div_rn(row_sum(sums), count)
+        mean_dy = tl.div_rn(sum_of_slices(row_sum(sums), SLICES, False), count)
     return mean_dot, mean_dy
 
 

@@ -8,6 +8,7 @@ need just mean and rstd of each row, which the forward kept, so they are a plain
 import triton
 import triton.language as tl
 
+from onepass.kernels.cluster import sum_of_slices
 from onepass.kernels.parts import (
     KEPT,
     PASSING,
@@ -17,7 +18,6 @@ from onepass.kernels.parts import (
     load_affine,
     load_row,
     load_sum,
-    narrowed,
     row_start,
     row_sum,
     rstd_of,
@@ -28,6 +28,7 @@ from onepass.kernels.parts import (
     weighted,
     wide,
     with_rows,
+    with_square,
 )
 from onepass.kernels.quantize import (
     above,
@@ -74,26 +75,26 @@ def row_moments(
             NARROW, ROUND_SUM, not EVEN, ALIGN, KEPT,
         )  # fmt: skip
         deviation = deviation_of(h, pivots, m, CENTRED, False, not EVEN)
-        squares += narrowed(deviation * deviation, NARROW)
+        squares = with_square(squares, deviation, NARROW)
         if CENTRED:
             sums += deviation
     if CENTRED:
-        return moments_from(pivots, sums, squares, end, BLOCK)
+        return moments_from(pivots, sums, squares, o_block, end, BLOCK, 1)
     else:
         return 0.0, row_sum(squares)
 
 
 @triton.jit
-def moments_from(pivots, sums, squares, end, BLOCK: tl.constexpr):
+def moments_from(pivots, sums, squares, o_block, end, BLOCK: tl.constexpr, SLICES: tl.constexpr):
     """Mean, and sum of squared deviations from it, of each place's sums of deviations from its pivot.
 
-    What may be fused is, by name: where a row is held or walked by how many there are, both must round alike.
+    What may be fused is, by name: as in `with_square`, a row that is held and one that is walked must round alike.
     """
-    met = tl.maximum(tl.cdiv(end - tl.arange(0, BLOCK)[None, :], BLOCK), 0).to(tl.float32)
-    mean = tl.div_rn(row_sum(tl.fma(met, pivots, sums)), end.to(tl.float32))
+    met = tl.maximum(tl.cdiv(end - o_block, BLOCK * SLICES), 0).to(tl.float32)
+    mean = tl.div_rn(sum_of_slices(row_sum(tl.fma(met, pivots, sums)), SLICES, True), end.to(tl.float32))
     shift = sums / tl.maximum(met, 1.0)
     distance = pivots + shift - mean
-    square = row_sum(squares + tl.fma(met * distance, distance, -(sums * shift)))
+    square = sum_of_slices(row_sum(squares + tl.fma(met * distance, distance, -(sums * shift))), SLICES, False)
     # Rounding may leave less than nothing of a row that hardly varies. A NaN stays one.
     return mean, tl.maximum(square, 0.0, propagate_nan=tl.PropagateNan.ALL)
 

@@ -11,6 +11,7 @@ registers until the end.
 import triton
 import triton.language as tl
 
+from onepass.kernels.cluster import arrive, columns_of, maximum_of_slices, sum_of_slices
 from onepass.kernels.parts import (
     KEPT,
     PASSING,
@@ -23,7 +24,6 @@ from onepass.kernels.parts import (
     load_affine,
     load_row,
     load_sum,
-    narrowed,
     normalized,
     row_start,
     row_sum,
@@ -34,6 +34,7 @@ from onepass.kernels.parts import (
     store_row,
     weighted,
     wide,
+    with_square,
 )
 from onepass.kernels.quantize import (
     above,
@@ -54,19 +55,19 @@ READ_AGAIN = tl.constexpr(24 << 20)
 
 @triton.jit
 def pivoted_moments(
-    held, end, NARROW: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, RAGGED: tl.constexpr,
-    PACKED: tl.constexpr,
+    held, o_block, end, NARROW: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, RAGGED: tl.constexpr,
+    PACKED: tl.constexpr, SLICES: tl.constexpr,
 ):  # fmt: skip
     """As row_moments of stream.py, of a row that is held."""
     pivots = wide(held[0], PACKED)
     sums = tl.zeros((1, BLOCK), tl.float32)
     squares = tl.zeros((1, BLOCK), tl.float32)
     for i in tl.static_range(1, BLOCKS):
-        m = i * BLOCK + tl.arange(0, BLOCK)[None, :] < end
+        m = i * (BLOCK * SLICES) + o_block < end
         deviation = deviation_of(held[i], pivots, m, True, PACKED, i == RAGGED)
-        squares += narrowed(deviation * deviation, NARROW)
+        squares = with_square(squares, deviation, NARROW)
         sums += deviation
-    return moments_from(pivots, sums, squares, end, BLOCK)
+    return moments_from(pivots, sums, squares, o_block, end, BLOCK, SLICES)
 
 
 @triton.jit
@@ -76,19 +77,27 @@ def tile_rows(
     rows, lanes, cols, eps, offset, floor, upper, largest, inverse,
     CENTRED: tl.constexpr, SHIFTED: tl.constexpr, LANED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr,
     IDENTITY: tl.constexpr, ROUND_SUM: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
-    EVEN: tl.constexpr, ALIGN: tl.constexpr, PACKED: tl.constexpr, AS_WALKED: tl.constexpr, KIND: tl.constexpr,
-    GROUP: tl.constexpr, ROUND: tl.constexpr, BOUNDED: tl.constexpr, FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr,
-    POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr, SWIZZLED: tl.constexpr, HINT: tl.constexpr,
+    EVEN: tl.constexpr, ALIGN: tl.constexpr, PACKED: tl.constexpr, AS_WALKED: tl.constexpr, SLICES: tl.constexpr,
+    UNIT: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr, ROUND: tl.constexpr, BOUNDED: tl.constexpr,
+    FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr,
+    SWIZZLED: tl.constexpr, HINT: tl.constexpr,
 ):  # fmt: skip
     """Rows of the tile of that number. HINT: which lines of an FP8 output the L2 is to give up first.
 
     AS_WALKED: with many such rows each would be walked (stream.py), and its sums have the same order here.
+    SLICES: programs that share the row, each with BLOCK columns of a wider block (cluster.py); not with groups.
     """
     RAGGED: tl.constexpr = -1 if EVEN else BLOCKS - 1  # which block is
+    WIDTH: tl.constexpr = BLOCK * SLICES
+    own = 0
+    if SLICES > 1:
+        index = arrive(index)
+        own = index % SLICES
+        index = index // SLICES
     lane, tile = lane_and_row(index, lanes, LANED)
     row = tile * ROWS + tl.arange(0, ROWS)[:, None]
     m_row = row < rows
-    o_block = tl.arange(0, BLOCK)[None, :]
+    o_block = columns_of(own, BLOCK, UNIT, SLICES)
     end = cols * ALIGN
     count = end.to(tl.float32)
     o_y = row_start(row, lane, y_row, y_lane, ALIGN)
@@ -96,7 +105,7 @@ def tile_rows(
 
     held = ()
     for i in tl.static_range(BLOCKS):
-        o_col = i * BLOCK + o_block
+        o_col = i * WIDTH + o_block
         m = inside(m_row, o_col, end, i == RAGGED)
         if KIND == "amax" and p_residual is None:
             # The launch that follows begins with what is read last here.
@@ -115,8 +124,8 @@ def tile_rows(
     weights = ()
     biases = ()
     for i in tl.static_range(BLOCKS):
-        o_affine = lane * affine_lane * ALIGN + i * BLOCK + o_block
-        m_col = i * BLOCK + o_block < end
+        o_affine = lane * affine_lane * ALIGN + i * WIDTH + o_block
+        m_col = i * WIDTH + o_block < end
         weights = weights + (load_affine(p_weight, o_affine, m_col, i == RAGGED),)  # noqa: RUF005
         biases = biases + (load_affine(p_bias, o_affine, m_col, i == RAGGED),)  # noqa: RUF005
 
@@ -128,21 +137,21 @@ def tile_rows(
         if CENTRED:
             mean = load(p_mean, o_stat, m_row, ROWS > 1)
     elif CENTRED and AS_WALKED:
-        mean, square = pivoted_moments(held, end, NARROW, BLOCK, BLOCKS, RAGGED, PACKED)
+        mean, square = pivoted_moments(held, o_block, end, NARROW, BLOCK, BLOCKS, RAGGED, PACKED, SLICES)
         rstd = rstd_of(square, count, eps, NARROW)
     elif CENTRED:
         total = tl.zeros((ROWS, BLOCK), tl.float32)
         for i in tl.static_range(BLOCKS):
             total += wide(held[i], PACKED)
-        mean = tl.div_rn(row_sum(total), count)
+        mean = tl.div_rn(sum_of_slices(row_sum(total), SLICES, True), count)
     if p_mean is not None and not KNOWN:
         store(p_mean, o_stat, mean, m_row, ROWS > 1)
     if not IDENTITY and not KNOWN and not (CENTRED and AS_WALKED):
         squares = tl.zeros((ROWS, BLOCK), tl.float32)
         for i in tl.static_range(BLOCKS):
-            deviation = deviation_of(held[i], mean, i * BLOCK + o_block < end, CENTRED, PACKED, i == RAGGED)
-            squares += narrowed(deviation * deviation, NARROW)
-        rstd = rstd_of(row_sum(squares), count, eps, NARROW)
+            deviation = deviation_of(held[i], mean, i * WIDTH + o_block < end, CENTRED, PACKED, i == RAGGED)
+            squares = with_square(squares, deviation, NARROW)
+        rstd = rstd_of(sum_of_slices(row_sum(squares), SLICES, not CENTRED), count, eps, NARROW)
     if p_rstd is not None and not KNOWN:
         store(p_rstd, o_stat, rstd, m_row, ROWS > 1)
 
@@ -157,14 +166,15 @@ def tile_rows(
                 deviation_of(held[i], mean, None, CENTRED, PACKED, False), rstd, weights[i], biases[i], offset,
                 p_weight is not None, p_bias is not None, SHIFTED, X_HAT, NARROW, PACKED,
             )  # fmt: skip
-            m_col = i * BLOCK + o_block < end
+            m_col = i * WIDTH + o_block < end
             top = above(top, tl.abs(within(y, m_col, i == RAGGED)))
+        amax = maximum_of_slices(amax_of(top, 1, ROUND), SLICES, IDENTITY)
         scale, factor = steps_from(
-            amax_of(top, 1, ROUND), floor, upper, largest, inverse, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0
+            amax, floor, upper, largest, inverse, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0
         )
         tl.store(p_scale + o_stat * scale_row, scale, mask=m_row)
     for i in tl.static_range(BLOCKS):
-        o_col = i * BLOCK + o_block
+        o_col = i * WIDTH + o_block
         m = inside(m_row, o_col, end, i == RAGGED)
         if p_sum is not None:
             store_row(p_sum, o_y + o_col, held[i], m, ROWS > 1 or i == RAGGED)
@@ -182,7 +192,7 @@ def tile_rows(
             if p_q is not None:
                 values = rounded(y, ROUND)
                 store_quantized(
-                    p_q, o_y + o_col, p_scale, o_stat, scale_row, scale_group, values, m, m_row, i * BLOCK, end, factor,
+                    p_q, o_y + o_col, p_scale, o_stat, scale_row, scale_group, values, m, m_row, i * WIDTH, end, factor,
                     floor, upper, largest, inverse, KIND, GROUP, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0,
                     SWIZZLED, ROWS > 1 or i == RAGGED, ROWS, BLOCK, HINT,
                 )  # fmt: skip
@@ -238,6 +248,8 @@ def tile_forward(
     ALIGN: tl.constexpr,
     PACKED: tl.constexpr,
     AS_WALKED: tl.constexpr,
+    SLICES: tl.constexpr,
+    UNIT: tl.constexpr,
     KIND: tl.constexpr,
     GROUP: tl.constexpr,
     ROUND: tl.constexpr,
@@ -255,8 +267,8 @@ def tile_forward(
         index, p_x, p_residual, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd, p_q, p_scale, p_given, p_amax, x_row,
         x_lane, residual_row, residual_lane, y_row, y_lane, stat_row, stat_lane, scale_row, affine_lane, scale_group,
         rows, lanes, cols, eps, offset, floor, upper, largest, inverse, CENTRED, SHIFTED, LANED, X_HAT, NARROW,
-        IDENTITY, ROUND_SUM, ROWS, BLOCK, BLOCKS, EVEN, ALIGN, PACKED, AS_WALKED, KIND, GROUP, ROUND, BOUNDED,
-        FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, PASSING,
+        IDENTITY, ROUND_SUM, ROWS, BLOCK, BLOCKS, EVEN, ALIGN, PACKED, AS_WALKED, SLICES, UNIT, KIND, GROUP,
+        ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, PASSING,
     )  # fmt: skip
 
 
@@ -341,7 +353,7 @@ def tile_backward(
         if p_dx is not None:
             mean_dot, mean_dy = gradient_means(
                 held_dy, held_h, weights, offset, mean, rstd, count,
-                CENTRED, WEIGHTED, SHIFTED, NARROW, ROWS, BLOCK, BLOCKS, PACKED,
+                CENTRED, WEIGHTED, SHIFTED, NARROW, ROWS, BLOCK, BLOCKS, PACKED, 1,
             )  # fmt: skip
 
         further_dweights = ()

@@ -7,6 +7,8 @@ from functools import cache
 
 import torch
 
+from onepass.plan.launcher import launches_clusters
+
 
 @dataclass(frozen=True)
 class Device:
@@ -15,6 +17,7 @@ class Device:
     registers: int  # of one SM
     shared: int  # bytes of shared memory of one SM
     cooperative: bool  # the driver can promise that a whole grid runs at the same time
+    clusters: bool = False  # and the hardware that some programs do, with each other's shared memory at hand
 
 
 #: What the planner is told where kernels run in Triton's interpreter: small, so that small shapes fill it.
@@ -32,4 +35,5 @@ def device_of(device: torch.device) -> Device:
         registers=getattr(properties, "regs_per_multiprocessor", 65536),
         shared=properties.shared_memory_per_multiprocessor,
         cooperative=torch.version.hip is None,
+        clusters=launches_clusters(device),
     )

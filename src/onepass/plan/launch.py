@@ -78,12 +78,13 @@ def kernel(
     device: torch.device,
     registers: int | None = None,
     cooperative: bool = False,
+    cluster: int = 1,
 ) -> Bind:
     """`function`, ready to be bound, whose pointers have `dtypes` (None: absent) and whose constexprs are `constants`.
 
     Every pointer must be a multiple of ALIGN elements, or of 16 bytes if that is less. Call it with the device current.
     """
-    key = (function, dtypes, tuple(constants.items()), warps, device, registers, cooperative)
+    key = (function, dtypes, tuple(constants.items()), warps, device, registers, cooperative, cluster)
     bind = _compiled.get(key)
     if bind is None:
         options = {"num_warps": warps, "launch_cooperative_grid": cooperative, "maxnreg": registers}
@@ -94,7 +95,7 @@ def kernel(
         values = {name: LANGUAGE.get(value, value) for name, value in constants.items()}
         tail = tuple(values[name] for name in names if name in values)
         if isinstance(function, triton.JITFunction):
-            bind = _native(function, dtypes, values, options, tail)
+            bind = _native(function, dtypes, values, options, tail, cluster)
         else:
             bind = _interpreted(function, dtypes, tail, cooperative)
         _compiled[key] = bind
@@ -139,12 +140,15 @@ def _native(
     constants: Mapping[str, Any],
     options: Mapping[str, Any],
     tail: tuple[Any, ...],
+    cluster: int,
 ) -> Bind:
     module = launcher() if torch.version.hip is None else None
     capability = torch.cuda.get_device_capability()
     binary = None if module is None else _binary(function, dtypes, constants, options, capability)
     handle = None if binary is None else loaded(binary)
     if module is None or binary is None or handle is None:
+        if cluster > 1:
+            raise RuntimeError("this version of Triton cannot load a kernel whose programs form clusters")
         return _through_triton(_compile(function, dtypes, constants, options), dtypes, tail)
     prepare = module.prepare
     types = [_type_of(name, None) for name in function.arg_names[len(dtypes) :] if not name.isupper()]
@@ -152,7 +156,7 @@ def _native(
     threads, shared, cooperative = 32 * options["num_warps"], binary.shared, options["launch_cooperative_grid"]
 
     def bind(programs: int, scalars: tuple[Any, ...]) -> Launch:
-        return prepare(handle, programs, threads, shared, cooperative, pointers, packed(types, scalars))
+        return prepare(handle, programs, threads, shared, cooperative, cluster, pointers, packed(types, scalars))
 
     return bind
 

@@ -1,7 +1,7 @@
 /* A kernel launch with all that does not change between calls put down beforehand.
  *
- * prepare(function, programs, threads, shared, cooperative, pointers, scalars) gives a callable; calling it with the
- * stream and `pointers` addresses launches. `scalars` has eight bytes for each argument behind the pointers, in order.
+ * prepare(function, programs, threads, shared, cooperative, cluster, pointers, scalars) gives a callable; calling it
+ * with the stream and `pointers` addresses launches, in clusters of so many programs. `scalars` has eight bytes for each argument behind the pointers, in order.
  * Triton's own launcher reads every argument anew at each call, and is compiled for each kernel; this one, once.
  */
 #define PY_SSIZE_T_CLEAN
@@ -28,7 +28,7 @@ typedef struct {
     vectorcallfunc vectorcall;
     CUfunction function;
     CUlaunchConfig config;
-    CUlaunchAttribute cooperative;
+    CUlaunchAttribute attribute;
     Py_ssize_t pointers, scalars;
     unsigned long long values[MAX_SCALARS];
 } Launch;
@@ -88,12 +88,13 @@ static PyTypeObject *launch_type;
 
 static PyObject *prepare(PyObject *Py_UNUSED(module), PyObject *args) {
     unsigned long long function;
-    unsigned int programs, threads, shared;
+    unsigned int programs, threads, shared, cluster;
     int cooperative;
     Py_ssize_t pointers, size;
     const char *scalars;
     if (!PyArg_ParseTuple(
-            args, "KIIIpny#", &function, &programs, &threads, &shared, &cooperative, &pointers, &scalars, &size))
+            args, "KIIIpIny#", &function, &programs, &threads, &shared, &cooperative, &cluster, &pointers, &scalars,
+            &size))
         return NULL;
     if (pointers < 0 || pointers > MAX_POINTERS || size % 8 || size / 8 > MAX_SCALARS) {
         PyErr_SetString(PyExc_ValueError, "too many arguments for a launch");
@@ -107,17 +108,23 @@ static PyObject *prepare(PyObject *Py_UNUSED(module), PyObject *args) {
     prepared->pointers = pointers;
     prepared->scalars = size / 8;
     memcpy(prepared->values, scalars, size);
-    memset(&prepared->cooperative, 0, sizeof(prepared->cooperative));
-    prepared->cooperative.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
-    prepared->cooperative.value.cooperative = 1;
+    memset(&prepared->attribute, 0, sizeof(prepared->attribute));
+    if (cluster > 1) {
+        prepared->attribute.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        prepared->attribute.value.clusterDim.x = cluster;
+        prepared->attribute.value.clusterDim.y = prepared->attribute.value.clusterDim.z = 1;
+    } else {
+        prepared->attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+        prepared->attribute.value.cooperative = 1;
+    }
     memset(&prepared->config, 0, sizeof(prepared->config));
     prepared->config.gridDimX = programs;
     prepared->config.gridDimY = prepared->config.gridDimZ = 1;
     prepared->config.blockDimX = threads;
     prepared->config.blockDimY = prepared->config.blockDimZ = 1;
     prepared->config.sharedMemBytes = shared;
-    prepared->config.attrs = &prepared->cooperative;
-    prepared->config.numAttrs = cooperative ? 1 : 0;
+    prepared->config.attrs = &prepared->attribute;
+    prepared->config.numAttrs = cooperative || cluster > 1 ? 1 : 0;
     return (PyObject *)prepared;
 }
 

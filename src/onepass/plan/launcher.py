@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from onepass.plan.binaries import Binary
 
 #: How scalars lie in the eight bytes that each one gets, by their type in Triton's signature.
@@ -39,6 +41,13 @@ def loaded(binary: Binary) -> int | None:
         return int(load(binary.name, binary.cubin, binary.shared, device)[1])
     except (AttributeError, TypeError, ValueError):  # another Triton
         return None
+
+
+@cache
+def launches_clusters(device: torch.device) -> bool:
+    """Whether programs can be grouped into clusters, which takes our launcher."""
+    capable = torch.version.hip is None and torch.cuda.get_device_capability(device) >= (9, 0)
+    return capable and launcher() is not None
 
 
 def packed(types: Sequence[str], scalars: Sequence[Any]) -> bytes:

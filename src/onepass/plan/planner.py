@@ -39,11 +39,16 @@ class Plan:
     slices: int = 1  # programs that share a row
     registers: int | None = None  # a thread's limit, where more programs are worth it, or must run at once
     as_walked: bool = False  # a tile for few rows, whose sums have the order that a walk would give them
+    unit: int = 1  # columns that programs which share a row take in turn (kernels/cluster.py)
 
     @property
     def elements(self) -> int:
         """That a thread holds of each input."""
         return self.rows * self.block * self.blocks // (32 * self.warps)
+
+    def is_even(self, cols: int) -> bool:
+        """Whether its blocks fill a row."""
+        return self.slices * self.blocks * self.block == cols
 
     def __str__(self) -> str:
         beside = f" x {self.blocks}" if self.blocks > 1 else ""
@@ -62,6 +67,9 @@ class Choice:
     schedule: str  # "tile", "split" or "stream"
     tile: Tile
 
+
+#: The most programs that form a cluster, on every GPU that has them, and registers of a thread.
+CLUSTER, REGISTERS = 8, 255
 
 _thresholds = Thresholds()
 _overridden = False
@@ -128,26 +136,53 @@ def forward_plan(problem: Problem, device: Device, centred: bool, align: int) ->
     choice = _tuned("forward", problem, device, centred, align) or forward_choice(problem, centred, align)
     tile = choice.tile
     if choice.schedule == "tile":
-        return _tiles(problem, _batch_invariant(problem, tile, align))
+        return _shared(problem, device, _tiles(problem, _batch_invariant(problem, tile, align)), align)
     if choice.schedule == "stream":
-        return _held_or_walked(problem, device, tile)
+        return _held_or_walked(problem, device, tile, align)
     if problem.walked:
         return _stream(problem)
     return _wide(problem, device, tile, problem.x.itemsize + _itemsize(problem.residual))
 
 
-def _held_or_walked(problem: Problem, device: Device, tile: Tile) -> Plan:
+def _held_or_walked(problem: Problem, device: Device, tile: Tile, align: int) -> Plan:
     """Rows that are walked where they are many; few of them are held, all their loads in flight at once.
 
     Either way a thread has the same elements, and adds them up in the same order, so a row's bits are the same.
     """
-    t, block, rows, threads = _thresholds, _block(tile, problem), problem.rows * problem.lanes, 32 * tile.warps
-    blocks = _cdiv(problem.cols, block)
-    itemsize = 4 if problem.residual is not None else problem.x.itemsize
-    registers = blocks * block // threads * itemsize // 4 + t.registers_beside
-    if rows <= device.sms * t.held_per_sm and registers <= device.registers // threads:
-        return Plan("tile", 1, block, tile.warps, rows, blocks, as_walked=True)
+    t, block, rows = _thresholds, _block(tile, problem), problem.rows * problem.lanes
+    if rows <= device.sms * t.held_per_sm:
+        held = Plan("tile", 1, block, tile.warps, rows, _cdiv(problem.cols, block), as_walked=True)
+        held = _shared(problem, device, held, align)
+        itemsize = 4 if problem.residual is not None else problem.x.itemsize
+        registers = held.elements * itemsize // 4 + t.registers_beside
+        if registers <= min(REGISTERS, device.registers // (32 * held.warps)):
+            return held
     return Plan("stream", 1, block, tile.warps, rows)
+
+
+def _shared(problem: Problem, device: Device, plan: Plan, align: int) -> Plan:
+    """The plan for a program a row or, where wide rows are few, for a cluster of programs that have its warps between
+    them. Either way a row lies over the same threads, and its bits are the same.
+    """
+    t = _thresholds
+    few = problem.rows * problem.lanes <= (t.shared_walk_rows if plan.as_walked else t.shared_tile_rows)
+    if not device.clusters or not few or plan.rows > 1 or plan.warps < t.shared_warps:
+        return plan
+    # The compiler must lay a row out by vectors of a known width: tensors of other widths may change it. Groups of
+    # columns would have to lie in one program, and two launches to agree on what the first leaves in the L2.
+    sizes = {dtype.itemsize for dtype in (problem.x, problem.y, problem.weight, problem.residual, problem.sum) if dtype}
+    if (
+        align < 16 // problem.x.itemsize
+        or len(sizes) > 1
+        or problem.group > 1
+        or problem.quantized in ("tensor", "amax")
+    ):
+        return plan
+    vector = min(_vector(problem, align), plan.block // (32 * plan.warps))
+    return replace(
+        plan, block=plan.block // CLUSTER, warps=plan.warps // CLUSTER, programs=plan.programs * CLUSTER,
+        slices=CLUSTER, unit=32 * vector,
+    )  # fmt: skip
 
 
 def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
@@ -160,7 +195,9 @@ def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
     # A sum with the residual is held in fp32.
     held = problem.x.itemsize if problem.residual is None else 4
     if problem.quantized and held == 2 and not centred and align >= 8 and problem.cols >= t.quantized_from:
-        tiles = {"delayed": t.merged_tiles, "token": t.row_scaled_tiles}.get(problem.quantized, t.quantized_tiles)
+        tiles = {"delayed": t.merged_tiles, "token": t.row_scaled_tiles, "amax": t.amax_tiles}.get(
+            problem.quantized, t.quantized_tiles
+        )
         tile = _fitting(tiles if problem.group == 1 else t.grouped_tiles, problem.cols)
         if tile is not None:
             return Choice("tile", _snug(tile, problem.cols, align))
@@ -223,14 +260,16 @@ def columnwise_plan(problem: Problem, by_rows: Plan, tile: Tile, centred: bool) 
 
 def row_counts_apart() -> tuple[int, ...]:
     """Row counts of which each may get kernels of its own, and no other row count further ones."""
-    return 1, _thresholds.few_rows + 1, _thresholds.block_row_min_rows
+    t = _thresholds
+    most = {t.shared_tile_rows, t.shared_walk_rows, t.few_rows, *(rows for _, rows in t.few_shared_rows)}
+    return 1, *(rows + 1 for rows in sorted(most)), t.block_row_min_rows
 
 
 def backward_plan(problem: Problem, device: Device, centred: bool, align: int, may_read_twice: bool) -> Plan:
     """`may_read_twice`: some programs may still read what others are done with, so nothing may be written over it."""
-    few = _few_row(problem) if may_read_twice and not _forced.choices else None
+    few = _few(problem, device, align) if may_read_twice and not _forced.choices else None
     if few is not None:
-        return _tiles(problem, _snug(few, problem.cols, align), "few")
+        return few
     choice = _tuned("backward", problem, device, centred, align) or backward_choice(problem, centred, align)
     column = problem.y.itemsize + problem.h.itemsize + _itemsize(problem.sum)
     if choice.schedule == "tile":
@@ -238,15 +277,21 @@ def backward_plan(problem: Problem, device: Device, centred: bool, align: int, m
     return _wide(problem, device, choice.tile, column)
 
 
-def _few_row(problem: Problem) -> Tile | None:
-    """The tile for rows that are so few that each may be read twice."""
+def _few(problem: Problem, device: Device, align: int) -> Plan | None:
+    """For rows that are so few that each may be read twice."""
     t = _thresholds
-    rows = problem.rows * problem.lanes
+    rows, columns = problem.rows * problem.lanes, _columns(problem)
     if problem.per_lane or rows > t.few_rows:
         return None
-    if _columns(problem) <= t.few_row.cols:
-        return t.few_row
-    return t.few_wide_row if rows <= t.few_wide_rows and _columns(problem) <= t.few_wide_row.cols else None
+    shared = next((most for cols, most in t.few_shared_rows if columns >= cols), 0)
+    if device.clusters and rows <= shared and columns <= t.few_slice.cols * CLUSTER:
+        block = t.few_slice.block or t.few_slice.cols
+        blocks = _cdiv(problem.cols, block * CLUSTER)
+        return Plan("few", 1, block, t.few_slice.warps, rows * CLUSTER, blocks, slices=CLUSTER, unit=block)
+    if columns > t.few_row.cols and rows > t.few_wide_rows:
+        return None
+    row = _fitting((t.few_row, t.few_wide_row), columns)
+    return None if row is None else _tiles(problem, _snug(row, problem.cols, align), "few")
 
 
 def backward_choice(problem: Problem, centred: bool, align: int) -> Choice:
@@ -333,19 +378,23 @@ def _walks_well(cols: int) -> bool:
 
 def _batch_invariant(problem: Problem, tile: Tile, align: int) -> Tile:
     """The tile for many or for few short rows. A row lies over the same threads in both, so its bits are the same."""
-    vector = 16 // problem.x.itemsize
     # Rows that do not begin at 16 bytes keep the full tile: how the compiler lays these out depends on their number.
-    if tile.rows == 1 or problem.rows >= _thresholds.block_row_min_rows or align < vector:
+    if tile.rows == 1 or problem.rows >= _thresholds.block_row_min_rows or align < 16 // problem.x.itemsize:
         return tile
-    block = _block(tile, problem)
-    if problem.quantized not in (None, "tensor"):  # 16 bytes are stored at once too; for the tensor it is x that counts
-        vector = min(16, align)
+    block, vector = _block(tile, problem), _vector(problem, align)
     # What a thread holds side by side: a vector, or what the full tile leaves it.
     vector = min(vector, max(1, tile.rows * block // (32 * tile.warps)))
     # The compiler spreads a row over as many threads as it has vectors, but no further than the program's warps reach.
     threads_per_row = min(max(1, block // vector), 32 * tile.warps)
     warps = max(1, threads_per_row // 32)
     return replace(tile, rows=min(tile.rows, max(1, 32 * warps * vector // block)), warps=warps)
+
+
+def _vector(problem: Problem, align: int) -> int:
+    """Elements that a thread has side by side, of rows that begin on 16 bytes."""
+    if problem.quantized not in (None, "tensor", "amax"):  # 16 bytes are stored too; for the tensor it is x that counts
+        return min(16, align)
+    return 16 // problem.x.itemsize
 
 
 def _snug(tile: Tile, cols: int, align: int) -> Tile:

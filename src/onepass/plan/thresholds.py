@@ -50,6 +50,14 @@ class Thresholds:
         Tile(8192, 1, 4, block=4096),
         Tile(16384, 1, 8, block=1024),
     )
+    #: Where nothing but amax is found, in the first of the tensor's two launches: 158 us against 162 for both at
+    #: 32,768 x 4,096, and 83 against 87 at 8,192 x 8,192.
+    amax_tiles: tuple[Tile, ...] = (
+        Tile(4096, 1, 2),
+        Tile(6144, 1, 4, block=4096),
+        Tile(8192, 1, 4),
+        Tile(16384, 1, 8, block=1024),
+    )
     #: The same where amax is found on the way: 101 us against 104 with four warps, and 52 against 54.
     merged_tiles: tuple[Tile, ...] = (
         Tile(4096, 1, 2, block=2048),
@@ -113,6 +121,12 @@ class Thresholds:
     #: Where registers spilled it was slower: 10.5 against 7.8 at 16 x 73,728.
     held_per_sm: int = 1
     registers_beside: int = 40
+    #: Rows as few as these, if they have so many warps, are shared by a cluster of eight programs: 2.8 us against 6.5
+    #: at 1 x 54,976, 4.9 against 5.3 at 64 x 32,768, and 8.3 against 7.0 at 128 x 32,768. With a residual 3.0 against
+    #: 3.6 at 16 x 16,384, and 4.8 against 4.5 at 64 x 16,384. Eight warps, 8,192 columns, are level for one row.
+    shared_warps: int = 16
+    shared_walk_rows: int = 64
+    shared_tile_rows: int = 16
     #: And from there on programs share a row, a slice each. Wider slices mean fewer programs to wait for: 552 us
     #: against 577 with slices of 2,048 at 2,048 x 262,144. LayerNorm's and sums with a residual hold more, and do not
     #: gain.
@@ -122,6 +136,8 @@ class Thresholds:
     #: Backward: the tile's rows times columns is also the size of dW's accumulator in registers. One warp where it can
     #: hold the row: it waits for no other.
     backward_tiles: tuple[Tile, ...] = (
+        Tile(16, 16, 1, 16, 4),
+        Tile(32, 16, 2, 8, 4),
         Tile(64, 32, 8, 2, 4),
         Tile(96, 16, 8, 2, 4, block=128),
         Tile(128, 4, 1, 8, 4),
@@ -143,12 +159,14 @@ class Thresholds:
     #: LayerNorm's accumulates dB too. With 16 warps it spills at 8,192 columns: 262 us against 203 with 8, at 16,384
     #: rows. One stage more hides its second sum: 198 us against 205 at 4,096 columns, 300 against 334 at 6,144.
     centred_backward_tiles: tuple[Tile, ...] = (
+        *backward_tiles[:2],
+        Tile(48, 16, 2, 4, 4, block=32),
         Tile(64, 32, 8, 2, 4),
         Tile(128, 16, 8, 2, 4),
-        *backward_tiles[3:5],
+        *backward_tiles[5:7],
         Tile(504, 1, 1, 8, 4, block=128),
         Tile(512, 2, 1, 8, 4),
-        *backward_tiles[6:11],
+        *backward_tiles[8:13],
         Tile(4096, 2, 8, 1, 4),
         Tile(5120, 1, 4, 2, 3, block=1024),
         Tile(6144, 1, 8, 1, 4, block=2048),
@@ -197,6 +215,12 @@ class Thresholds:
     #: fp32. It is level at 100 rows, and 47 against 29 at 256 x 32,768.
     few_wide_rows: int = 64
     few_wide_row: Tile = Tile(32768, 1, 16, block=2048)
+    #: Where eight programs can form a cluster and share a row, so much of it each, rows of so many columns of 16 bits
+    #: and more are few up to so many: 2.6 us against 3.9 at 1 x 16,384, 13.2 against 18.0 at 128 x 32,768, 4.7 against
+    #: 17.2 at 2 x 40,505 in fp32; level at 128 x 65,536, 28 against 25 at 256 x 32,768, and 48 against 37 at 64 x
+    #: 131,072.
+    few_slice: Tile = Tile(16384, 1, 4, block=1024)
+    few_shared_rows: tuple[tuple[int, int], ...] = ((65537, 16), (16384, 128), (8192, 16))
     few_columns: Tile = Tile(32, 16, 8)
 
     #: Stream, where programs cannot share a row: columns that a program takes at a time.
