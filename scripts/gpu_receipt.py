@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 Receipt = dict[str, Any]
 
 RECEIPT = Path("evidence/gpu-check.json")
-# The run that speed is held to, and that README's tables show.
+# The run that speed is held to.
 BASELINE = Path("evidence/runs/h200-2026-11-15-b")
 REMEDY = "Run scripts/gpu-check on a machine with a CUDA GPU, or scripts/gpu-check --pending WHY to owe it."
 
