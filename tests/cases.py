@@ -31,6 +31,8 @@ _NO_ODD_TILES: dict[str, object] = {
 _NO_TILES = {
     "forward_tiles": (),
     "centred_forward_tiles": (),
+    "wide_centred_tiles": (),
+    "wide_odd_tile": Tile(0, 1, 1),
     "backward_tiles": (),
     "centred_backward_tiles": (),
     "streams": (),
@@ -46,7 +48,7 @@ _BLOCK_ROWS = {
 
 #: Thresholds under which small shapes take a schedule. The interpreter's device has two SMs.
 SCHEDULES: dict[str, dict[str, object]] = {
-    "few": {"few_rows": 8, "few_row": Tile(16384, 1, 1, block=32), "few_columns": Tile(32, 2, 1)},
+    "few": {"few_rows": 8, "few_row": Tile(16384, 1, 1, block=32), "few_columns": ((8, Tile(32, 2, 1)),)},
     "row": {
         "forward_tiles": (Tile(16384, 1, 4),),
         "centred_forward_tiles": (Tile(16384, 1, 4),),
@@ -54,8 +56,8 @@ SCHEDULES: dict[str, dict[str, object]] = {
         "centred_backward_tiles": (Tile(16384, 1, 4, 1),),
     },
     "row in blocks": {
-        "forward_tiles": (Tile(16384, 1, 1, block=32),),
-        "centred_forward_tiles": (Tile(16384, 1, 1, block=32),),
+        "forward_tiles": (Tile(16384, 1, 1, block=32, late=0),),
+        "centred_forward_tiles": (Tile(16384, 1, 1, block=32, late=0),),
         "backward_tiles": (Tile(16384, 1, 1, 1, block=32),),
         "centred_backward_tiles": (Tile(16384, 1, 1, 1, block=32),),
     },
@@ -66,12 +68,14 @@ SCHEDULES: dict[str, dict[str, object]] = {
         "forward_slice": Tile(64, 1, 1, 2),
         "narrow_forward_slice": Tile(64, 1, 1, 2),
         "backward_slice": Tile(64, 1, 1, 2),
+        "centred_backward_slice": Tile(64, 1, 1, 2),
     },
     "stream": {
         **_NO_TILES,
         "forward_slice": Tile(64, 1, 1, 0),
         "narrow_forward_slice": Tile(64, 1, 1, 0),
         "backward_slice": Tile(64, 1, 1, 0),
+        "centred_backward_slice": Tile(64, 1, 1, 0),
         "stream_block": 64,
         "stream_affine": Tile(32, 2, 4, 6),
     },
@@ -103,6 +107,7 @@ def assert_planned(schedule: str, plan: Explanation) -> None:
         assert plan.forward.rows == plan.backward.rows == 1, str(plan)
         several = schedule == "row in blocks"
         assert (plan.forward.blocks > 1, plan.backward.blocks > 1) == (several, several), str(plan)
+        assert plan.forward.late == (several and not plan.problem.quantized)
     if schedule.endswith("block rows"):
         assert plan.forward.rows > 1 and plan.backward.rows > 1, str(plan)
         many = plan.problem.rows >= planner.thresholds().block_row_min_rows

@@ -36,7 +36,7 @@ COLS = sorted(
     | {2**power + step for power in range(8, 20) for step in (-1, 0, 1)}
 )
 norms = pytest.mark.parametrize("centred", [False, True], ids=["rms_norm", "layer_norm"])
-ROWS = (1, 7, 16, 129, 255, 300, 4095, 4096, 4097, 100_000, 2**31 - 1)
+ROWS = (1, 7, 16, 129, 255, 300, 511, 512, 4095, 4096, 4097, 100_000, 2**31 - 1)
 
 
 def problem_of(rows, cols, dtype=torch.bfloat16, lanes=1, per_lane=False, residual=None):
@@ -101,11 +101,11 @@ def test_row_counts_change_nothing_about_a_row(centred, dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @norms
-def test_row_counts_choose_between_two_tiles_at_the_most(centred, dtype):
-    """A kernel is compiled for what stands below: a new row count must not bring a third set of it."""
+def test_row_counts_choose_between_three_tiles_at_the_most(centred, dtype):
+    """A kernel is compiled for what stands below: a new row count must not bring a further set of it."""
     for cols in COLS:
         plans = plans_over_rows(cols, dtype, 1, centred)
-        assert len({(p.rows, p.block, p.blocks, p.warps, p.stages) for p in plans}) <= 2, cols
+        assert len({(p.rows, p.block, p.blocks, p.warps, p.stages) for p in plans}) <= 3, cols
         for align, may_read_twice in product((1, 16), (False, True)):
             backward = [
                 planner.backward_plan(problem_of(rows, cols, dtype), H200, centred, align, may_read_twice)
@@ -125,7 +125,11 @@ def test_row_counts_that_were_prepared_for_have_all_kernels(centred, residual, d
         problems = [problem_of(rows, cols, residual=residual) for rows in counts]
         plans = [planner.forward_plan(problem, device, centred, 8) for problem in problems]
         plans += [planner.backward_plan(problem, device, centred, 8, True) for problem in problems]
-        return {(p.schedule, p.rows, p.block, p.blocks, p.warps, p.stages, p.slices, p.as_walked) for p in plans}
+        few = {planner.few_columns_plan(p, p.rows) for p in problems}
+        kinds = {
+            (p.schedule, p.rows, p.block, p.blocks, p.warps, p.stages, p.slices, p.as_walked, p.late) for p in plans
+        }
+        return kinds | few
 
     for cols in (64, 1000, 4096, 8192, 12288, 16384, 20480, 32768, 65536, 73728, 131_072, 262_144):
         prepared = kernels(cols, planner.row_counts_apart())
@@ -139,8 +143,8 @@ def test_clusters_have_the_warps_of_one_program(centred, dtype):
     for cols, residual in product((4096, 8192, 12288, 16384, 20480, 32768, 54976, 65536), (None, dtype)):
         problem = problem_of(1, cols, dtype, residual=residual)
         plan, alone = (planner.forward_plan(problem, device, centred, 8) for device in (CLUSTERED, H200))
-        if plan.schedule == "split" or plan.slices == 1:
-            assert plan == alone
+        if alone.schedule == "split" or plan.slices == 1:
+            assert plan == alone or plan.slices == 8, "those that are too wide for one program"
             continue
         shared += 1
         assert plan.programs == plan.slices == 8
@@ -167,14 +171,17 @@ def test_clusters_are_for_rows_that_can_be_laid_out_by_vectors_of_a_known_width(
 def test_only_short_rows_have_a_second_tile_and_it_starts_at_the_named_row_count(centred):
     t = planner.thresholds()
     for cols in COLS:
-        below, above = (
-            planner.forward_plan(problem_of(rows, cols), H200, centred, 1)
-            for rows in (t.block_row_min_rows - 1, t.block_row_min_rows)
+        align = min(16, cols & -cols)
+        fewest, few, many = (
+            planner.forward_plan(problem_of(rows, cols), H200, centred, align)
+            for rows in (t.small_tiles_from - 1, t.small_tiles_from, t.block_row_min_rows)
         )
-        if above.rows == 1:
-            assert (below.rows, below.warps) == (above.rows, above.warps)
+        if many.rows == 1:
+            assert (few.rows, few.warps) == (fewest.rows, fewest.warps) == (many.rows, many.warps)
         else:
-            assert below.rows <= above.rows and cols <= 2048
+            assert fewest.rows <= many.rows and cols <= 2048
+            together = 1 if fewest.rows == 1 or align < 8 else t.small_tiles_together
+            assert (few.rows, few.warps) == (fewest.rows * together, fewest.warps * together)
 
 
 @pytest.mark.parametrize("device", [H200, CLUSTERED, ALONE, INTERPRETER], ids=lambda device: device.name)
@@ -238,12 +245,16 @@ def test_backward_programs_are_whole_lanes():
 
 def test_few_rows_have_a_backward_of_one_launch():
     t = planner.thresholds()
-    widths, counts = (1, 4096, 16384, 16385, 32768, 32769), (1, t.few_wide_rows, t.few_wide_rows + 1, t.few_rows)
-    for cols, rows, lanes, twice in product(widths, (*counts, t.few_rows + 1), (1, 2), (False, True)):
+    widths, counts = (1, 2048, 4096, 8193, 16384, 16385, 32768, 32769), (t.few_wide_rows, 256, t.few_rows)
+    row_counts = (1, *counts, *(rows + 1 for rows in counts))
+    for cols, rows, lanes, twice in product(widths, row_counts, (1, 2), (False, True)):
         plan = planner.backward_plan(problem_of(rows, cols, lanes=lanes), H200, False, 1, twice)
-        most = t.few_rows if cols <= 16384 else t.few_wide_rows if cols <= 32768 else 0
+        most = {2048: 409, 4096: 512, 8193: 511}.get(cols, 256)
+        if cols > 16384:
+            most = t.few_wide_rows if cols <= 32768 else 0
         assert (plan.schedule == "few") == (rows * lanes <= most and twice), (cols, rows, lanes)
-    assert [planner.few_columns_plan(problem_of(1, cols)).programs for cols in (1, 32, 33)] == [1, 1, 2]
+    assert [planner.few_columns_plan(problem_of(256, cols), 256).programs for cols in (1, 32, 33)] == [1, 1, 2]
+    assert [planner.few_columns_plan(problem_of(1, cols), 1).programs for cols in (1, 256, 257)] == [1, 1, 2]
 
 
 def test_column_sums_cover_every_column():

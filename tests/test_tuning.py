@@ -23,9 +23,10 @@ from onepass.plan.table import Entry
 from onepass.plan.thresholds import Tile
 from onepass.spec import Problem
 from oracle import assert_results
-from test_planner import held_by_a_thread, order_of_sums
+from test_planner import held_by_a_thread, of_one_program, order_of_sums
 
 H200 = Device("NVIDIA H200", sms=132, registers=65536, shared=233472, cooperative=True)
+CLUSTERED = replace(H200, clusters=True)
 GPU = "interpreter"
 ROOT = Path(__file__).parents[1]
 ENTRY = Entry("some problem", "tile", Tile(512, 2, 1, block=32), 1.5, 2.0, 7, "then")
@@ -137,12 +138,15 @@ COLS = (64, 100, 128, 384, 512, 768, 1000, 1024, 1001, 2880, 4096, 4099, 5120, 8
 
 @pytest.mark.parametrize("centred", [False, True], ids=["rms_norm", "layer_norm"])
 @pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
-def test_every_candidate_is_a_plan_and_keeps_rows_apart_from_their_number(centred, dtype):
+@pytest.mark.parametrize("device", [H200, CLUSTERED], ids=["alone", "clusters"])
+def test_every_candidate_is_a_plan_and_keeps_rows_apart_from_their_number(centred, dtype, device):
+    schedules = {"tile": "tile", "split": "split", "stream": "stream"}
+    schedules |= {"cluster": "tile" if device.clusters else "split"}
     for cols in COLS:
         align = min(16, cols & -cols)
         problem = Problem(4096, 1, cols, dtype, dtype, dtype)
-        forward = forward_candidates(problem, H200, centred, align)
-        backward = backward_candidates(problem, H200, centred, align)
+        forward = forward_candidates(problem, device, centred, align)
+        backward = backward_candidates(problem, device, centred, align)
         assert forward[0] == planner.forward_choice(problem, centred, align)
         assert backward[0] == planner.backward_choice(problem, centred, align)
         assert 2 <= len(forward) <= 100 and 2 <= len(backward) <= 300, cols
@@ -150,14 +154,15 @@ def test_every_candidate_is_a_plan_and_keeps_rows_apart_from_their_number(centre
         for choice in forward:
             with planner.force("forward", choice):
                 plans = [
-                    planner.forward_plan(replace(problem, rows=rows), H200, centred, align)
+                    planner.forward_plan(replace(problem, rows=rows), device, centred, align)
                     for rows in (1, 7, 4095, 4096, 10**6)
                 ]
-            kept = {(*order_of_sums(p), p.block, p.slices, *held_by_a_thread(p, vector)) for p in plans}
-            assert len(kept) == 1 and plans[-1].schedule == choice.schedule, (cols, choice, kept)
+            alone = [of_one_program(plan) for plan in plans]
+            kept = {(*order_of_sums(p), p.block, p.slices, *held_by_a_thread(p, vector)) for p in alone}
+            assert len(kept) == 1 and plans[-1].schedule == schedules[choice.schedule], (cols, choice, kept)
         for choice in backward:
             with planner.force("backward", choice):
-                plan = planner.backward_plan(problem, H200, centred, align, True)
+                plan = planner.backward_plan(problem, device, centred, align, True)
             assert plan.schedule == choice.schedule, (cols, choice)
 
 

@@ -237,7 +237,7 @@ class Backward:
         statistic = stat_strides(self.layout, 4, problem.cols)
         strides = divided(align, (dy, dsum, h, dx, dresidual)) + statistic
         if plan.schedule == "few":
-            columns = planner.few_columns_plan(problem)
+            columns = planner.few_columns_plan(problem, plan.programs // plan.slices)
             names = ["dy", "dsum", "h", "weight", *statistics, "dx", "dresidual", "dweight", "dbias"]
             scalars = (*strides, problem.rows, problem.lanes, cols, norm.offset)
             constants = kept | {

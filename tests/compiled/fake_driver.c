@@ -21,6 +21,16 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
     return extra ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
+CUresult cuDeviceGet(CUdevice *device, int ordinal) {
+    *device = 100 + ordinal;
+    return ordinal < 2 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
+    *value = attribute == CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH && device == 101;
+    return CUDA_SUCCESS;
+}
+
 CUresult cuGetErrorString(CUresult error, const char **words) {
     *words = "no such thing";
     return error ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;

@@ -94,6 +94,11 @@ def test_a_launch_that_cannot_be_is_refused(built, call, answer):
     assert ran.returncode == 1 and ran.stderr.strip().splitlines()[-1] == answer
 
 
+def test_the_driver_says_which_gpu_has_clusters(built):
+    ran = run(built, "import onepass_launcher as l; print(*(l.has_clusters(ordinal) for ordinal in (0, 1, 2)))")
+    assert ran.stdout.split() == ["False", "True", "False"], ran.stderr
+
+
 def test_without_a_driver_triton_launches():
     """The launcher is not built, or not loaded, where there is no CUDA; nothing is raised."""
     folder = Path(launcher.__file__).parents[2]

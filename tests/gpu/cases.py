@@ -68,6 +68,8 @@ CASES = [
     *RESIDUAL.values(),
     *(Case(f"{name} rms fp32 residual", "rms_norm", *_SIZES[name], FP32, residual=FP32) for name in _SIZES),
     *(Case(f"{name} layer fp32", "layer_norm", *_SIZES[name], FP32, bias=True) for name in ("one row", "split")),
+    # Without clusters, because rows begin at odd addresses.
+    Case("split layer odd", "layer_norm", "split", (71, 131073), BF16, bias=True),
     # Rows in blocks, several of them short; and as many blocks as a program may hold.
     *(Case(f"384 columns {op}", op, "tile", (4099, 384), BF16) for op in ("rms_norm", "layer_norm")),
     *(Case(f"768 columns {op}", op, "tile", (517, 768), BF16) for op in ("rms_norm", "layer_norm")),
@@ -75,6 +77,9 @@ CASES = [
     Case("16,384 columns", "rms_norm", "tile", (517, 16384), BF16),
     Case("few rows of 16,384 columns", "rms_norm", "tile", (67, 16384), BF16),
     Case("few rows of 8,192 columns", "layer_norm", "tile", (67, 8192), BF16, bias=True),
+    Case("three rows", "layer_norm", "tile", (3, 2880), BF16, bias=True),
+    # In loads of single elements, weight and bias late.
+    Case("7,001 columns", "layer_norm", "tile", (517, 7001), BF16, bias=True),
     # Few wide rows, which clusters share; 20,488 columns do not fill their blocks.
     *(
         Case(f"shared {op}", op, "tile", (13, 20488), BF16, bias=op == "layer_norm")
@@ -120,8 +125,17 @@ def explained(case: Case, tensors: Tensors) -> Explanation:
 def forward_schedule(op: str, dtype: torch.dtype, cols: int) -> str:
     """What the forward of many plain rows is meant to take: fp32 is twice as wide, but for RMSNorm's tile."""
     wide = dtype.itemsize // 2
-    held = 16384 if op == "rms_norm" else 8192
-    return "tile" if cols <= held else "stream" if cols <= 65536 // wide else "split"
+    if cols > 65536 // wide:
+        return "tile" if op == "layer_norm" and CLUSTERS else "split"
+    return "stream" if op == "rms_norm" and cols > 16384 else "tile"
+
+
+def of_case(case: Case) -> str:
+    """The forward's: rows too wide for one program have clusters instead, but those of a plain RMSNorm or at odd
+    addresses."""
+    shared = case.op == "layer_norm" or case.residual is not None
+    aligned = case.shape[-1] * case.dtype.itemsize % 16 == 0
+    return "tile" if case.schedule == "split" and CLUSTERS and shared and aligned else case.schedule
 
 
 def schedule_of_many(plan: Plan) -> str:
@@ -132,7 +146,9 @@ def schedule_of_many(plan: Plan) -> str:
 def backward_schedule(case: Case) -> str:
     """The forward's, but where rows are few, and those that programs share if a cluster can take them."""
     rows, width = math.prod(case.shape[:-1]), case.shape[-1] * case.dtype.itemsize
-    few = case.schedule == "tile" and rows <= planner.thresholds().few_rows and not case.per_head
+    t = planner.thresholds()
+    most = t.few_rows if case.shape[-1] >= rows * t.few_columns_a_row else min(t.few_rows, t.few_rows_of_any_width)
+    few = case.schedule == "tile" and rows <= most and not case.per_head
     few |= case.schedule == "split" and CLUSTERS and rows <= 16 and width <= 256 << 10
     return "few" if few else case.schedule
 
@@ -143,7 +159,7 @@ def streaming() -> Any:
     changes: dict[str, Any] = {"few_rows": 0, "held_per_sm": 0}
     for name in (entry.name for entry in fields(now)):
         value = getattr(now, name)
-        if name.endswith("_tiles"):
+        if name.endswith(("_tiles", "_clusters")):
             changes[name] = (replace(value[0], cols=1),)
         elif name.endswith("_tile") or ("_slice" in name and name != "many_slices"):
             changes[name] = replace(value, cols=1)
@@ -156,7 +172,7 @@ def on_schedule(case: Case, tensors: Tensors) -> Iterator[Explanation]:
     with streaming() if case.schedule == "stream" else nullcontext():
         plan = explained(case, tensors)
         assert plan.forward is not None and plan.backward is not None, str(plan)
-        assert (plan.forward.schedule, plan.backward.schedule) == (case.schedule, backward_schedule(case)), str(plan)
+        assert (plan.forward.schedule, plan.backward.schedule) == (of_case(case), backward_schedule(case)), str(plan)
         assert not plan.copies
         yield plan
 

@@ -24,9 +24,11 @@ PROBLEMS: list[tuple[str, str, str, tuple[int, ...]]] = [
     ("many short rows", "tile", "tile", (4101, 100)),
     ("short odd rows", "tile", "tile", (4101, 61)),
     ("odd rows", "tile", "tile", (335, 1001)),
-    ("rows in blocks", "tile", "tile", (335, 2880)),
+    ("rows in blocks", "tile", "tile", (535, 2880)),
     ("rows and heads", "tile", "tile", (135, 3, 100)),
     ("shared", "tile", "few", (13, 20488)),
+    ("wide rows", "tile", "few", (300, 9224)),
+    ("shared, however many", "tile", "split", (37, 70008)),
     ("split", "split", "split", (37, 70001)),
     ("stream", "stream", "stream", (35, 5001)),
 ]

@@ -5,13 +5,13 @@ import torch
 from torch import Tensor
 
 from gpu.allocation import MIB, ROUNDING, measured
-from gpu.cases import CASES, PLAIN, RESIDUAL, Case, Tensors, on_schedule, ours, tensors_of, with_rows
+from gpu.cases import BF16, CASES, PLAIN, RESIDUAL, Case, Tensors, on_schedule, ours, tensors_of, with_rows
 from gpu.exact import same_bits
 
 #: Partials of dW and dB, beside the gradients themselves.
 PARTIALS_SHARE, PARTIALS_FLOOR = 0.02, 8 * MIB
-#: The split schedule's mailbox: a word of 8 bytes at the most for a slice of 2,048 two-byte elements.
-MAILBOX_SHARE = 8 / 4096
+#: The split schedule's mailbox: a word of 8 bytes at the most for a slice of 1,024 two-byte elements.
+MAILBOX_SHARE = 8 / 2048
 
 BIG = [
     with_rows(PLAIN["block rows"], 262144),
@@ -19,6 +19,9 @@ BIG = [
     with_rows(PLAIN["split"], 1024),
     with_rows(RESIDUAL["one row"], 16384),
     with_rows(RESIDUAL["split"], 1024),
+    Case("16,384 columns", "rms_norm", "tile", (8192, 16384), BF16),
+    Case("8,192 columns", "layer_norm", "tile", (16384, 8192), BF16, bias=True),
+    Case("12,288 columns", "layer_norm", "split", (8192, 12288), BF16, bias=True),
 ]
 
 

@@ -182,7 +182,7 @@ class QuantizedForward(Forward):
         rowwise = self.step(by_rows, align, stats, self._quantizing(kind), keeps=kind != "tensor")
         rows = problem.rows * problem.lanes
         as_rows = fp8.columnwise_order == "rows"
-        held = {name: value for name, value in rowwise.constants.items() if name not in ("SLICES", "UNIT")}
+        held = {name: value for name, value in rowwise.constants.items() if name not in ("SLICES", "UNIT", "LATE")}
         constants = {"ROWS": 1, "PACKED": False, "AS_WALKED": False} | held | {
             "HELD": by_rows.schedule == "tile", "COLS": tile.cols, "TILES": plan.slices,
             "RAGGED": problem.cols % tile.cols != 0,

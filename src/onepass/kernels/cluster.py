@@ -16,14 +16,12 @@ import triton.language as tl
 ARRIVE = tl.constexpr("barrier.cluster.arrive.relaxed.aligned; mov.b32 $0, $1;")
 #: Nobody writes to a program that has not begun, so all have arrived before the first exchange.
 BEGUN = tl.constexpr("barrier.cluster.wait.aligned; mov.b32 $0, $1;")
-#: Thread t of each program hands its number to program t; a cluster has eight at most.
+#: Thread t of each program hands its number to program t; a cluster has eight.
 _EXCHANGE = (
-    "{ .shared .align 16 .b32 numbers[8]; .reg .pred near, far; .reg .b32 thread, own, peers, place; .reg .f32 n<8>; "
-    "mov.u32 thread, %tid.x; mov.u32 own, %cluster_ctarank; mov.u32 peers, %cluster_nctarank; "
-    "setp.lt.u32 far, thread, peers; setp.lt.u32 near, thread, 8; @far setp.ne.u32 near, thread, thread; "
-    "mov.u32 place, numbers; @near mad.lo.u32 place, thread, 4, place; @near st.shared.b32 [place], 0; "
-    "@far mad.lo.u32 place, own, 4, place; @far mapa.shared::cluster.u32 place, place, thread; "
-    "@far st.shared::cluster.b32 [place], $1; "
+    "{ .shared .align 16 .b32 numbers[8]; .reg .pred sends; .reg .b32 thread, own, place; .reg .f32 n<8>; "
+    "mov.u32 thread, %tid.x; mov.u32 own, %cluster_ctarank; setp.lt.u32 sends, thread, 8; mov.u32 place, numbers; "
+    "mad.lo.u32 place, own, 4, place; @sends mapa.shared::cluster.u32 place, place, thread; "
+    "@sends st.shared::cluster.b32 [place], $1; "
     "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned; "
     "ld.shared.v4.f32 {n0, n1, n2, n3}, [numbers]; ld.shared.v4.f32 {n4, n5, n6, n7}, [numbers+16]; "
     "OP n0, n0, n4; OP n2, n2, n6; OP n1, n1, n5; OP n3, n3, n7; OP n0, n0, n2; OP n1, n1, n3; OP $0, n0, n1; }"

@@ -6,6 +6,7 @@ Rules here only keep out what cannot win or cannot run; which one wins is measur
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 from onepass.plan.device import Device
@@ -20,6 +21,8 @@ MOST_BLOCKS = 12
 HELD = (8, 64)
 #: What a row's blocks may reach beyond it, as a share of the row.
 PADDING = 0.35
+#: From which on LayerNorm's weight and bias may also be asked for late.
+LATE_FROM = 24
 #: Columns up to which a program may take several rows.
 SHORT = 1024
 #: And up to which, in a backward, more rows and more programs: their waiting is what is to be hidden.
@@ -32,13 +35,21 @@ def forward_candidates(problem: Problem, device: Device, centred: bool, align: i
     held_bytes = problem.x.itemsize if problem.residual is None else 4
     if problem.cols * held_bytes <= 32768 * 2:
         for rows in (1, 2, 4, 8, 16) if problem.cols <= SHORT else (1,):
-            found += [Choice("tile", tile) for tile in _tiles(problem, align, rows)]
+            tiles = list(_tiles(problem, align, rows))
+            found += [Choice("tile", tile) for tile in tiles]
+            if centred and rows == 1:
+                much = [tile for tile in tiles if problem.cols >= LATE_FROM * 32 * tile.warps]
+                found += [Choice("tile", replace(tile, late=2)) for tile in much]
     if problem.cols >= 8192:
         for block, warps in product((4096, 8192, 16384), (16, 32)):
             if 8 <= block // (32 * warps) <= 16:
                 found.append(Choice("stream", Tile(problem.cols, 1, warps, block=block)))
     if problem.cols >= 32768 and device.cooperative and not problem.per_lane:
         found += _slices(stages=(3,))
+    if problem.cols >= 32768 and device.clusters and not problem.quantized and align * problem.x.itemsize >= 16:
+        late = 2 if centred else None
+        shared = (Tile(problem.cols, 1, warps, block=256 * warps, late=late) for warps in (4, 8, 16))
+        found += [Choice("cluster", tile) for tile in shared if problem.cols <= 64 * 8 * 32 * tile.warps]
     return _distinct(found, problem.cols)
 
 
@@ -65,7 +76,8 @@ def _distinct(choices: list[Choice], cols: int) -> list[Choice]:
     for choice in choices:
         tile = choice.tile
         block = tile.cols if choice.schedule == "split" else min(power_of_two(cols), tile.block or tile.cols)
-        kept.setdefault((choice.schedule, tile.rows, tile.warps, tile.programs_per_sm, tile.stages, block), choice)
+        shape = (tile.rows, tile.warps, tile.programs_per_sm, tile.stages, block, tile.late)
+        kept.setdefault((choice.schedule, *shape), choice)
     return list(kept.values())
 
 
@@ -89,6 +101,6 @@ def _tiles(problem: Problem, align: int, rows: int) -> Iterator[Tile]:
 
 
 def _slices(stages: tuple[int, ...]) -> Iterator[Choice]:
-    for cols, warps, per_sm, depth in product((2048, 4096, 8192), (2, 4, 8), (2, 4, 6, 8), stages):
+    for cols, warps, per_sm, depth in product((1024, 2048, 4096, 8192), (1, 2, 4, 8), (2, 4, 6, 8), stages):
         if 16 <= cols // (32 * warps) <= 64 and 8 <= warps * per_sm <= 16:
             yield Choice("split", Tile(cols, 1, warps, per_sm, depth))

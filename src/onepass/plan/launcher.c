@@ -1,8 +1,11 @@
 /* A kernel launch with all that does not change between calls put down beforehand.
  *
  * prepare(function, programs, threads, shared, cooperative, cluster, pointers, scalars) gives a callable; calling it
- * with the stream and `pointers` addresses launches, in clusters of so many programs. `scalars` has eight bytes for each argument behind the pointers, in order.
+ * with the stream and `pointers` addresses launches, in clusters of so many programs. `scalars` has eight bytes for each
+ * argument behind the pointers, in order.
  * Triton's own launcher reads every argument anew at each call, and is compiled for each kernel; this one, once.
+ *
+ * has_clusters(ordinal) says whether that GPU groups programs into clusters.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -19,9 +22,13 @@
 
 typedef CUresult (*LaunchKernel)(const CUlaunchConfig *, CUfunction, void **, void **);
 typedef CUresult (*ErrorString)(CUresult, const char **);
+typedef CUresult (*DeviceGet)(CUdevice *, int);
+typedef CUresult (*DeviceGetAttribute)(int *, CUdevice_attribute, CUdevice);
 
 static LaunchKernel launch_kernel;
 static ErrorString error_string;
+static DeviceGet device_get;
+static DeviceGetAttribute device_get_attribute;
 
 typedef struct {
     PyObject_HEAD
@@ -128,8 +135,21 @@ static PyObject *prepare(PyObject *Py_UNUSED(module), PyObject *args) {
     return (PyObject *)prepared;
 }
 
+static PyObject *has_clusters(PyObject *Py_UNUSED(module), PyObject *ordinal) {
+    CUdevice device;
+    int has = 0;
+    long number = PyLong_AsLong(ordinal);
+    if (number == -1 && PyErr_Occurred())
+        return NULL;
+    if (device_get == NULL || device_get_attribute == NULL || device_get(&device, (int)number) != CUDA_SUCCESS ||
+        device_get_attribute(&has, CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, device) != CUDA_SUCCESS)
+        has = 0;
+    return PyBool_FromLong(has);
+}
+
 static PyMethodDef methods[] = {
     {"prepare", prepare, METH_VARARGS, NULL},
+    {"has_clusters", has_clusters, METH_O, NULL},
     {NULL},
 };
 
@@ -141,6 +161,8 @@ PyMODINIT_FUNC PyInit_onepass_launcher(void) {
     if (driver != NULL) {
         launch_kernel = (LaunchKernel)dlsym(driver, "cuLaunchKernelEx");
         error_string = (ErrorString)dlsym(driver, "cuGetErrorString");
+        device_get = (DeviceGet)dlsym(driver, "cuDeviceGet");
+        device_get_attribute = (DeviceGetAttribute)dlsym(driver, "cuDeviceGetAttribute");
     }
     if (launch_kernel == NULL || error_string == NULL) {
         PyErr_SetString(PyExc_ImportError, "libcuda.so.1 with cuLaunchKernelEx was not found");

@@ -43,11 +43,22 @@ def loaded(binary: Binary) -> int | None:
         return None
 
 
+def _can_load() -> bool:
+    """Whether this Triton loads binaries as `loaded` asks it to: what its own launcher launches has no clusters."""
+    try:
+        from triton.runtime import driver
+
+        return callable(driver.active.utils.load_binary)
+    except (AttributeError, RuntimeError):
+        return False
+
+
 @cache
 def launches_clusters(device: torch.device) -> bool:
     """Whether programs can be grouped into clusters, which takes our launcher."""
-    capable = torch.version.hip is None and torch.cuda.get_device_capability(device) >= (9, 0)
-    return capable and launcher() is not None
+    module = launcher() if torch.version.hip is None and _can_load() else None
+    ordinal = torch.cuda.current_device() if device.index is None else device.index
+    return module is not None and bool(module.has_clusters(ordinal))
 
 
 def packed(types: Sequence[str], scalars: Sequence[Any]) -> bytes:

@@ -40,6 +40,7 @@ class Plan:
     registers: int | None = None  # a thread's limit, where more programs are worth it, or must run at once
     as_walked: bool = False  # a tile for few rows, whose sums have the order that a walk would give them
     unit: int = 1  # columns that programs which share a row take in turn (kernels/cluster.py)
+    late: bool = False  # weight and bias are asked for when they are needed, not with the row
 
     @property
     def elements(self) -> int:
@@ -64,7 +65,7 @@ class Plan:
 class Choice:
     """How the rows of a problem are worked on, however many they are."""
 
-    schedule: str  # "tile", "split" or "stream"
+    schedule: str  # "tile", "split" or "stream"; "cluster" for a tile whose rows are always shared
     tile: Tile
 
 
@@ -136,15 +137,21 @@ def forward_plan(problem: Problem, device: Device, centred: bool, align: int) ->
     choice = _tuned("forward", problem, device, centred, align) or forward_choice(problem, centred, align)
     tile = choice.tile
     if choice.schedule == "tile":
-        return _shared(problem, device, _tiles(problem, _batch_invariant(problem, tile, align)), align)
+        plan = _tiles(problem, _batch_invariant(problem, tile, align))
+        shared = _shared(problem, device, plan, align)
+        return shared if shared.slices > 1 else _late(problem, device, tile, plan)
     if choice.schedule == "stream":
-        return _held_or_walked(problem, device, tile, align)
+        return _held_or_walked(problem, device, tile, centred, align)
+    if choice.schedule == "cluster":
+        if device.clusters:
+            return _late(problem, device, tile, _clustered(problem, tile))
+        tile = _thresholds.narrow_forward_slice
     if problem.walked:
         return _stream(problem)
     return _wide(problem, device, tile, problem.x.itemsize + _itemsize(problem.residual))
 
 
-def _held_or_walked(problem: Problem, device: Device, tile: Tile, align: int) -> Plan:
+def _held_or_walked(problem: Problem, device: Device, tile: Tile, centred: bool, align: int) -> Plan:
     """Rows that are walked where they are many; few of them are held, all their loads in flight at once.
 
     Either way a thread has the same elements, and adds them up in the same order, so a row's bits are the same.
@@ -153,11 +160,26 @@ def _held_or_walked(problem: Problem, device: Device, tile: Tile, align: int) ->
     if rows <= device.sms * t.held_per_sm:
         held = Plan("tile", 1, block, tile.warps, rows, _cdiv(problem.cols, block), as_walked=True)
         held = _shared(problem, device, held, align)
-        itemsize = 4 if problem.residual is not None else problem.x.itemsize
-        registers = held.elements * itemsize // 4 + t.registers_beside
+        # What is asked for early: the row, or both that make it and their sum, and weight and bias.
+        itemsize = problem.x.itemsize if problem.residual is None else 4 + problem.residual.itemsize
+        column = itemsize + _itemsize(problem.weight) + _itemsize(problem.bias)
+        registers = held.elements * column // 4 + t.registers_beside[centred]
         if registers <= min(REGISTERS, device.registers // (32 * held.warps)):
             return held
     return Plan("stream", 1, block, tile.warps, rows)
+
+
+def _clustered(problem: Problem, tile: Tile) -> Plan:
+    """A cluster a row, however many there are."""
+    rows, block = problem.rows * problem.lanes, tile.block or tile.cols
+    blocks = _cdiv(problem.cols, block * CLUSTER)
+    return Plan("tile", 1, block, tile.warps, rows * CLUSTER, blocks, slices=CLUSTER, unit=block)
+
+
+def _late(problem: Problem, device: Device, tile: Tile, plan: Plan) -> Plan:
+    """The plan, with weight and bias asked for late where more programs can then run at once, and there are more."""
+    late = tile.late is not None and not problem.quantized and plan.programs > device.sms * tile.late
+    return replace(plan, late=late)
 
 
 def _shared(problem: Problem, device: Device, plan: Plan, align: int) -> Plan:
@@ -165,7 +187,8 @@ def _shared(problem: Problem, device: Device, plan: Plan, align: int) -> Plan:
     them. Either way a row lies over the same threads, and its bits are the same.
     """
     t = _thresholds
-    few = problem.rows * problem.lanes <= (t.shared_walk_rows if plan.as_walked else t.shared_tile_rows)
+    widest = plan.as_walked or plan.blocks * plan.block > t.shared_widest_from
+    few = problem.rows * problem.lanes <= (t.shared_widest_rows if widest else t.shared_rows)
     if not device.clusters or not few or plan.rows > 1 or plan.warps < t.shared_warps:
         return plan
     # The compiler must lay a row out by vectors of a known width: tensors of other widths may change it. Groups of
@@ -201,19 +224,32 @@ def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
         tile = _fitting(tiles if problem.group == 1 else t.grouped_tiles, problem.cols)
         if tile is not None:
             return Choice("tile", _snug(tile, problem.cols, align))
-    tile = _fitting(t.centred_forward_tiles if centred else t.forward_tiles, problem.cols * held // 2)
-    if tile is None and held == 4 and not centred:
-        tile = _fitting((t.wide_forward_tile,), problem.cols * 2)
-    if centred and held == 2 and align >= 8 and not problem.quantized and _walks_well(problem.cols):
-        return Choice("stream", t.centred_walk)
+    columns, piece = problem.cols * held // 2, _piece(problem.x, align)
+    tile = _fitting(t.centred_forward_tiles if centred else t.forward_tiles, columns)
+    plain = problem.residual is None and not problem.quantized
+    single = piece == 2 or (centred and plain and piece == problem.x.itemsize)
+    if single and plain and problem.cols >= t.single_wide_from:
+        single_tile = _fitting(t.single_centred_tiles if centred else t.single_tiles, columns)
+        if single_tile is not None:
+            return Choice("tile", single_tile)
+    if tile is None and centred and piece > problem.x.itemsize and not problem.quantized:
+        tile = _fitting(t.wide_centred_tiles, columns)
+    if tile is None and not centred and held == 4:
+        tile = _fitting((t.wide_forward_tile,), columns)
+    if tile is None and not centred and held == 2 < piece < 16 and plain:
+        tile = _fitting((t.wide_odd_tile,), columns)
     if tile is not None:
-        single = _piece(problem.x, align) == 2
         return Choice("tile", _single(problem.cols) if single else _snug(tile, problem.cols, align))
     # What decides is the bytes of a row that are in flight.
     flowing = problem.x.itemsize + _itemsize(problem.residual) + _itemsize(problem.sum)
     stream = _fitting(t.centred_streams if centred else t.streams, problem.cols * flowing // 2)
     if stream is not None:
         return Choice("stream", stream)
+    if piece == 16 and not problem.quantized:
+        clusters = t.summed_clusters if problem.residual is not None else t.centred_clusters if centred else ()
+        shared = _fitting(clusters, columns)
+        if shared is not None:
+            return Choice("cluster", shared)
     return Choice("split", t.narrow_forward_slice if centred or problem.residual is not None else t.forward_slice)
 
 
@@ -261,8 +297,9 @@ def columnwise_plan(problem: Problem, by_rows: Plan, tile: Tile, centred: bool) 
 def row_counts_apart() -> tuple[int, ...]:
     """Row counts of which each may get kernels of its own, and no other row count further ones."""
     t = _thresholds
-    most = {t.shared_tile_rows, t.shared_walk_rows, t.few_rows, *(rows for _, rows in t.few_shared_rows)}
-    return 1, *(rows + 1 for rows in sorted(most)), t.block_row_min_rows
+    most = {t.shared_rows, t.shared_widest_rows, t.few_rows, *(rows for _, rows in t.few_shared_rows)}
+    most |= {rows for rows, _ in t.few_columns[:-1]}
+    return 1, *(rows + 1 for rows in sorted(most)), t.small_tiles_from, t.block_row_min_rows
 
 
 def backward_plan(problem: Problem, device: Device, centred: bool, align: int, may_read_twice: bool) -> Plan:
@@ -274,7 +311,15 @@ def backward_plan(problem: Problem, device: Device, centred: bool, align: int, m
     column = problem.y.itemsize + problem.h.itemsize + _itemsize(problem.sum)
     if choice.schedule == "tile":
         return _walk(problem, device, choice.tile, column)
-    return _wide(problem, device, choice.tile, column)
+    return _wide(problem, device, choice.tile, column, _most_partials(problem))
+
+
+def _most_partials(problem: Problem) -> int:
+    """Partial rows of dW and dB, of which each program that walks, or each group that shares rows, leaves one."""
+    t = _thresholds
+    x = problem.rows * problem.lanes * problem.cols * problem.x.itemsize
+    row = 4 * problem.cols * ((problem.weight is not None) + (problem.bias is not None))
+    return max(1, max(t.partials_bytes, x // t.partials_of_x) // max(1, row))
 
 
 def _few(problem: Problem, device: Device, align: int) -> Plan | None:
@@ -282,6 +327,9 @@ def _few(problem: Problem, device: Device, align: int) -> Plan | None:
     t = _thresholds
     rows, columns = problem.rows * problem.lanes, _columns(problem)
     if problem.per_lane or rows > t.few_rows:
+        return None
+    wide = problem.cols >= rows * t.few_columns_a_row and rows * columns <= t.few_elements
+    if rows > t.few_rows_of_any_width and not wide:
         return None
     shared = next((most for cols, most in t.few_shared_rows if columns >= cols), 0)
     if device.clusters and rows <= shared and columns <= t.few_slice.cols * CLUSTER:
@@ -301,10 +349,13 @@ def backward_choice(problem: Problem, centred: bool, align: int) -> Choice:
         t.centred_backward_tiles if centred else t.backward_tiles, _columns(problem)
     )
     column = problem.y.itemsize + problem.h.itemsize + _itemsize(problem.weight) + (8 if centred else 4)
-    if tile is not None and problem.cols * column <= t.backward_row_bytes:
+    narrow = problem.cols * column <= t.backward_row_bytes and not (centred and problem.cols > t.centred_backward_most)
+    if tile is not None and narrow:
         return Choice("tile", _snug(tile, problem.cols, align))
     if _piece(problem.h, align) == 2:
         return Choice("split", t.odd_backward_slice)
+    if centred and problem.cols <= t.centred_backward_slice.cols * t.many_slices:
+        return Choice("split", t.centred_backward_slice)
     many = problem.cols > t.backward_slice.cols * t.many_slices
     return Choice("split", t.backward_slice_of_many if many and not centred else t.backward_slice)
 
@@ -369,17 +420,11 @@ def _single(cols: int) -> Tile:
     return Tile(cols, 1, warps, block=32 * warps)
 
 
-def _walks_well(cols: int) -> bool:
-    """Whether a row of LayerNorm is narrow enough for a tile and yet faster walked."""
-    t = _thresholds
-    block = t.centred_walk.block or t.centred_walk.cols
-    return t.centred_walk_from <= cols <= t.centred_walk.cols and -cols % block * 16 <= cols
-
-
 def _batch_invariant(problem: Problem, tile: Tile, align: int) -> Tile:
     """The tile for many or for few short rows. A row lies over the same threads in both, so its bits are the same."""
     # Rows that do not begin at 16 bytes keep the full tile: how the compiler lays these out depends on their number.
-    if tile.rows == 1 or problem.rows >= _thresholds.block_row_min_rows or align < 16 // problem.x.itemsize:
+    t = _thresholds
+    if tile.rows == 1 or problem.rows >= t.block_row_min_rows or align < 16 // problem.x.itemsize:
         return tile
     block, vector = _block(tile, problem), _vector(problem, align)
     # What a thread holds side by side: a vector, or what the full tile leaves it.
@@ -387,7 +432,10 @@ def _batch_invariant(problem: Problem, tile: Tile, align: int) -> Tile:
     # The compiler spreads a row over as many threads as it has vectors, but no further than the program's warps reach.
     threads_per_row = min(max(1, block // vector), 32 * tile.warps)
     warps = max(1, threads_per_row // 32)
-    return replace(tile, rows=min(tile.rows, max(1, 32 * warps * vector // block)), warps=warps)
+    rows = min(tile.rows, max(1, 32 * warps * vector // block))
+    if rows > 1 and problem.rows >= t.small_tiles_from:
+        warps, rows = warps * t.small_tiles_together, rows * t.small_tiles_together
+    return replace(tile, rows=rows, warps=warps)
 
 
 def _vector(problem: Problem, align: int) -> int:
@@ -426,19 +474,20 @@ def _walk(problem: Problem, device: Device, tile: Tile, column: int) -> Plan:
     """The tile schedule, with programs that walk the tiles of a lane. `column` is the bytes read for one element."""
     plan = _tiles(problem, tile)
     per_sm = tile.programs_per_sm or 1
-    programs = max(1, min(plan.programs // problem.lanes, device.sms * per_sm // problem.lanes))
+    programs = min(plan.programs, device.sms * per_sm, _most_partials(problem)) // problem.lanes
+    programs = max(1, programs)
     stages = _stages_that_fit(tile, per_sm, plan.rows * plan.blocks * plan.block * column, device)
     return replace(plan, programs=programs * problem.lanes, stages=stages)
 
 
-def _wide(problem: Problem, device: Device, tile: Tile, column: int) -> Plan:
-    """Split where all programs of a row can run at the same time, else stream."""
+def _wide(problem: Problem, device: Device, tile: Tile, column: int, most: int | None = None) -> Plan:
+    """Split where all programs of a row can run at the same time, else stream; in `most` groups of them at the most."""
     per_sm = tile.programs_per_sm or 0
     slices = _cdiv(problem.cols, tile.cols)
     resident = device.sms * per_sm
     rows = problem.rows * problem.lanes
     if device.cooperative and slices <= resident and not problem.per_lane:
-        groups = min(rows, resident // slices)
+        groups = min(rows, resident // slices, most or rows)
         registers = device.registers // (per_sm * tile.warps * 32) // 8 * 8  # they are handed out in eights
         stages = _stages_that_fit(tile, per_sm, tile.cols * column, device)
         return Plan("split", 1, tile.cols, tile.warps, groups * slices, 1, stages, slices, min(255, registers))
@@ -458,9 +507,10 @@ def _stages_that_fit(tile: Tile, programs_per_sm: int, tile_bytes: int, device: 
     return max(1, min(tile.stages, 1 + room // tile_bytes))
 
 
-def few_columns_plan(problem: Problem) -> Plan:
-    """The programs for dW and dB beside those for the rows, in the backward of few rows."""
-    tile = _thresholds.few_columns
+def few_columns_plan(problem: Problem, rows: int) -> Plan:
+    """The programs for dW and dB beside those for so many rows, in the backward of few."""
+    few = _thresholds.few_columns
+    tile = next((tile for most, tile in few if rows <= most), few[-1][1])
     return Plan("few", tile.rows, tile.cols, tile.warps, _cdiv(problem.cols, tile.cols))
 
 

@@ -17,8 +17,9 @@ from importlib.resources import files
 from onepass.plan.cache import cache_directory
 from onepass.plan.thresholds import Tile
 
-#: Entries of another format are passed over.
+#: Entries of another format are passed over, and those of schedules that there are not.
 FORMAT = 1
+SCHEDULES = ("tile", "split", "stream", "cluster")
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Entry:
         """None for a line of another format, or one that a kill cut off."""
         try:
             fields = json.loads(line)
-            if fields.pop("format") != FORMAT or fields["schedule"] not in ("tile", "split", "stream"):
+            if fields.pop("format") != FORMAT or fields["schedule"] not in SCHEDULES:
                 return None
             return cls(**fields | {"tile": Tile(**fields["tile"])})
         except (ValueError, TypeError, KeyError, AttributeError):

@@ -15,6 +15,7 @@ class Tile:
     programs_per_sm: int | None = None  # that walk the tiles; None: a program for each tile
     stages: int = 1
     block: int | None = None  # columns of a block; None: the row is one block
+    late: int | None = None  # with more programs for each SM, weight and bias are asked for when needed; None: never
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,12 @@ class Thresholds:
 
     #: From this many rows on, a tile of several rows is the full one of the tables below: one short row is too little
     #: work for a program (Liger's PR #1238 found 40 to 80 % there). With fewer rows it is the smallest tile that gives
-    #: each thread one vector, which spreads a small problem over more SMs.
+    #: each thread one vector, which spreads a small problem over more SMs; but so many of these together where they
+    #: would be too many programs to begin: 1.9 us against 2.05 at 1,000 x 256, 2.4 against 2.7 with a residual at 2,882
+    #: x 128, but 1.54 against 1.47 at 64 x 128.
     block_row_min_rows: int = 4096
+    small_tiles_together: int = 8
+    small_tiles_from: int = 512
 
     #: RMSNorm forward: a program for each tile, which the GPU hands out better than they walk. Blocks are as narrow as
     #: keeps every thread loading 16 bytes, so that little of the last one is beyond the row.
@@ -71,7 +76,10 @@ class Thresholds:
     #: warps, and 52 against 54 with blocks of 4,096.
     grouped_tiles: tuple[Tile, ...] = (Tile(4096, 1, 2), Tile(8192, 1, 4), Tile(16384, 1, 8, block=4096))
     quantized_from: int = 3073
-    #: LayerNorm forward: its second sum waits for its first, so fewer warps, which then wait for fewer others.
+    #: LayerNorm forward: its second sum waits for its first, so fewer warps, which then wait for fewer others. Where a
+    #: thread has much to hold, weight and bias are asked for late, so that more rows are there at once: 97 us against
+    #: 114 at 8,192 x 12,288, 129 against 136 at 16,384 columns. Few rows are all there anyway, and would wait longer:
+    #: 7.3 us against 5.9 at 133 x 16,384, 12.4 against 10.3 at 800 x 8,448. RMSNorm, without a bias, does not gain.
     centred_forward_tiles: tuple[Tile, ...] = (
         Tile(32, 64, 4, block=32),
         Tile(128, 16, 2, block=32),
@@ -81,26 +89,56 @@ class Thresholds:
         Tile(2048, 1, 1, block=256),
         Tile(3072, 1, 2, block=512),
         Tile(8192, 1, 4, block=1024),
-        Tile(16384, 1, 8, block=2048),
+        Tile(9216, 1, 8, block=2048, late=16),
+        Tile(16384, 1, 8, block=2048, late=2),
+    )
+    #: Wider ones: 160 us against 174 walked at 8,192 x 20,480, 139 against 142 at 4,096 x 32,768, 179 against 192 at
+    #: 40,960 columns, level at 65,536; with a residual 275 against 318 at 8,192 x 16,384; in pieces of 4 bytes 89
+    #: against 186 at 4,096 x 20,002.
+    wide_centred_tiles: tuple[Tile, ...] = (
+        Tile(32768, 1, 16, block=4096, late=2),
+        Tile(40960, 1, 16, block=4096, late=0),
+        Tile(65536, 1, 32, block=8192, late=0),
     )
     #: Rows that begin at odd addresses are loaded in pieces of 2 or 4 bytes, which leaves nothing to win from wide
     #: blocks: narrow ones reach less far beyond the row (51 us against 103 at 319,566 x 105). By columns of any dtype.
+    #: They are for few rows too, which want more warps: 1.6 us against 2.4 at 600 x 37, and 9.2 against 11.5 at 131,726
+    #: x 35. LayerNorm 2.2 against 3.2 at 3,000 x 29, but 28.0 against 27.4 at 433,893.
     odd_forward_tiles: tuple[Tile, ...] = (
-        Tile(40, 16, 1, block=16),
+        Tile(16, 32, 4, block=16),
+        Tile(32, 16, 2, block=16),
+        Tile(48, 16, 4, block=16),
         Tile(72, 8, 2, block=16),
-        Tile(128, 8, 1, block=32),
-        Tile(256, 8, 2, block=32),
+        Tile(128, 8, 4, block=32),
+        Tile(256, 8, 4, block=32),
         Tile(512, 2, 1, block=64),
     )
-    #: LayerNorm's longest of these: 155 us against 178 at 991,603 x 123.
     odd_centred_forward_tiles: tuple[Tile, ...] = (
-        *odd_forward_tiles[:2],
+        Tile(40, 32, 4, block=16),
+        Tile(96, 8, 2, block=16),
         Tile(128, 4, 2, block=16),
-        *odd_forward_tiles[3:],
+        *odd_forward_tiles[-2:],
     )
     #: Wider ones of 16 bits, element by element: a block is as wide as its threads, with as many warps as leave each
     #: thread about this many: 21.8 us against 25.2 at 4,093 x 4,099, LayerNorm 24.7 against 33.9.
     single_elements: int = 33
+    #: Of so many columns and more, which are not kept packed, two elements side by side, and the weight late: 170 us
+    #: against 245 at 8,192 x 16,001, 132 against 150 walked at 4,096 x 24,001, and 196 against 176 at 30,001 columns.
+    single_wide_from: int = 6145
+    single_tiles: tuple[Tile, ...] = (
+        Tile(12288, 1, 8, block=512, late=2),
+        Tile(24576, 1, 16, block=1024, late=2),
+    )
+    #: LayerNorm, in fp32 too: 111 us against 193 at 8,192 x 10,523, 215 against 458 walked at 4,096 x 30,001, 300
+    #: against 521 at 40,001 columns; in fp32 98 against 196 at 4,439 x 10,523.
+    single_centred_tiles: tuple[Tile, ...] = (
+        Tile(12288, 1, 8, block=512, late=2),
+        Tile(32768, 1, 16, block=1024, late=2),
+        Tile(65536, 1, 32, block=2048, late=2),
+    )
+    #: And those of 16 bits, loaded in pieces of 4 or 8 bytes, that are too wide for the tiles above: 82 us against 101
+    #: walked at 4,096 x 20,002, level at 30,004 columns.
+    wide_odd_tile: Tile = Tile(24576, 1, 16, block=4096, late=2)
 
     #: Elements of an input, forward and backward, from which on a thread keeps them packed: below, registers are not
     #: what limits a program, and widening them again costs (LayerNorm's backward of 4,096 columns, 32 elements: 205 us
@@ -110,28 +148,40 @@ class Thresholds:
     #: Wider rows are walked by one program of so many warps, as long as the rows in flight, one a program, fit the L2
     #: with what is written: 252 us against 291 shared at 8,192 x 32,768, 520 against 540 at 8,192 x 65,536.
     streams: tuple[Tile, ...] = (Tile(20480, 1, 16, block=4096), Tile(73728, 1, 32, block=8192))
-    #: LayerNorm's two sums in a row cost less with fewer warps: 42 us against 66 at 1,638 x 20,480.
+    #: LayerNorm's with an FP8 output, or with a residual in single elements: its two sums in a row cost less with fewer
+    #: warps, 42 us against 66 at 1,638 x 20,480.
     centred_streams: tuple[Tile, ...] = (Tile(32768, 1, 16, block=4096), Tile(65536, 1, 32, block=8192))
-    #: Narrower ones, of 16 bits, gain too where blocks fill them, because more of them run at once: 97 us against 122
-    #: at 8,192 x 12,288, 131 against 142 at 16,384 columns, 82 against 87 at 10,240, and 89 against 77 at 8,448.
-    centred_walk: Tile = Tile(16384, 1, 8, block=2048)
-    centred_walk_from: int = 9217
-    #: Up to so many rows for each SM, what would be walked is held, if a thread's registers take its part of a row
-    #: beside so many others. LayerNorm of 128 x 16,384: 5.2 us against 7.6, RMSNorm of 3 x 20,480: 2.9 against 4.3.
+    #: Up to so many rows for each SM, what would be walked is held, if a thread's registers take its part of a row, of
+    #: weight and of bias beside so many others, LayerNorm's more: at 125 x 48,192 it took 29 us, with 320 bytes of each
+    #: thread in memory. LayerNorm of 128 x 16,384: 5.2 us against 7.6, RMSNorm of 3 x 20,480: 2.9 against 4.3.
     #: Where registers spilled it was slower: 10.5 against 7.8 at 16 x 73,728.
     held_per_sm: int = 1
-    registers_beside: int = 40
+    registers_beside: tuple[int, int] = (16, 32)
     #: Rows as few as these, if they have so many warps, are shared by a cluster of eight programs: 2.8 us against 6.5
     #: at 1 x 54,976, 4.9 against 5.3 at 64 x 32,768, and 8.3 against 7.0 at 128 x 32,768. With a residual 3.0 against
     #: 3.6 at 16 x 16,384, and 4.8 against 4.5 at 64 x 16,384. Eight warps, 8,192 columns, are level for one row.
     shared_warps: int = 16
-    shared_walk_rows: int = 64
-    shared_tile_rows: int = 16
+    shared_rows: int = 16
+    shared_widest_from: int = 16384
+    shared_widest_rows: int = 64
     #: And from there on programs share a row, a slice each. Wider slices mean fewer programs to wait for: 552 us
     #: against 577 with slices of 2,048 at 2,048 x 262,144. LayerNorm's and sums with a residual hold more, and do not
     #: gain.
     forward_slice: Tile = Tile(8192, 1, 8, 2, 3)
     narrow_forward_slice: Tile = Tile(2048, 1, 2, 6, 3)
+
+    #: LayerNorm's exchange twice for each row, and do better within a cluster, however many they are: 337 us against
+    #: 361 at 2,048 x 131,072, 364 against 393 at 1,024 x 262,144, 11 against 15 at 77 x 83,712.
+    centred_clusters: tuple[Tile, ...] = (
+        Tile(131072, 1, 8, block=2048, late=2),
+        Tile(262144, 1, 16, block=4096, late=2),
+    )
+    #: Sums with a residual, LayerNorm's too, are level if many and gain if few: 3.7 us against 4.6 at 3 x 88,272.
+    summed_clusters: tuple[Tile, ...] = (
+        Tile(131072, 1, 4, block=1024),
+        Tile(262144, 1, 8, block=2048),
+        Tile(524288, 1, 16, block=4096),
+    )
 
     #: Backward: the tile's rows times columns is also the size of dW's accumulator in registers. One warp where it can
     #: hold the row: it waits for no other.
@@ -141,7 +191,8 @@ class Thresholds:
         Tile(64, 32, 8, 2, 4),
         Tile(96, 16, 8, 2, 4, block=128),
         Tile(128, 4, 1, 8, 4),
-        Tile(256, 4, 1, 8, 3, block=128),
+        Tile(224, 4, 1, 8, 3),
+        Tile(256, 2, 1, 8, 4),
         Tile(384, 2, 1, 8, 3, block=128),
         Tile(512, 4, 2, 4, 4),
         Tile(768, 1, 1, 8, 3, block=256),
@@ -164,9 +215,13 @@ class Thresholds:
         Tile(64, 32, 8, 2, 4),
         Tile(128, 16, 8, 2, 4),
         *backward_tiles[5:7],
+        Tile(336, 2, 1, 8, 4, block=128),
+        Tile(384, 2, 1, 8, 4, block=256),
         Tile(504, 1, 1, 8, 4, block=128),
-        Tile(512, 2, 1, 8, 4),
-        *backward_tiles[8:13],
+        Tile(512, 4, 2, 4, 3),
+        Tile(639, 1, 1, 8, 3, block=256),
+        Tile(896, 2, 2, 4, 4, block=512),
+        *backward_tiles[10:14],
         Tile(4096, 2, 8, 1, 4),
         Tile(5120, 1, 4, 2, 3, block=1024),
         Tile(6144, 1, 8, 1, 4, block=2048),
@@ -194,12 +249,18 @@ class Thresholds:
     )
     half_odd_wide_backward_tile: Tile = Tile(5120, 1, 4, 2, 3, block=512)
     half_odd_wide_from: int = 3073
+    #: LayerNorm's that are wider would leave more partials than `partials_bytes`, or too few programs: 176 us in slices
+    #: against 191 with as many programs as may be at 8,192 x 12,288, and 162 with 13 MB of partials.
+    centred_backward_most: int = 8192
     #: What a program may hold of a row: x, dy, weight, and dW and dB in fp32, of the 256 KiB of an SM's registers.
     backward_row_bytes: int = 180 << 10
     backward_slice: Tile = Tile(2048, 1, 2, 4, 3)
     #: Loads of 2 bytes wait in registers, not in shared memory: a stage less leaves room for LayerNorm's sums, 56 us
     #: against 79 at 128 x 51,903. RMSNorm's are level.
     odd_backward_slice: Tile = Tile(2048, 1, 2, 4, 2)
+    #: LayerNorm's sums leave room for eight warps an SM, and one that has a slice for itself waits for no other: 229 us
+    #: against 249 at 8,192 x 16,384, 489 against 506 at 4,096 x 65,536, but 575 against 555 at 2,048 x 131,072.
+    centred_backward_slice: Tile = Tile(1024, 1, 1, 8, 3)
     #: With more slices than these, a program waits for so many others that twice the warps pay, at half the elements
     #: each: 907 us against 960 at 2,048 x 262,144. It is the same at 64 slices, and worse at 32 (502 against 438).
     #: LayerNorm was not tried.
@@ -209,7 +270,7 @@ class Thresholds:
     #: Up to so many rows, programs for dx and programs for dW read the same rows in one launch, and there are no
     #: partials to sum: 3.3 us against 5.9 at 128 x 4,096, 2.1 against 5.5 at 1 x 8,192. From 1,024 rows on the
     #: second reading costs more than the second launch.
-    few_rows: int = 256
+    few_rows_of_any_width: int = 256
     few_row: Tile = Tile(16384, 1, 8, block=2048)
     #: Wider rows, where programs would share each: 7.6 us against 12.6 at 5 x 20,480, 5.9 against 11.4 at 5 x 12,160 in
     #: fp32. It is level at 100 rows, and 47 against 29 at 256 x 32,768.
@@ -221,7 +282,15 @@ class Thresholds:
     #: 131,072.
     few_slice: Tile = Tile(16384, 1, 4, block=1024)
     few_shared_rows: tuple[tuple[int, int], ...] = ((65537, 16), (16384, 128), (8192, 16))
-    few_columns: Tile = Tile(32, 16, 8)
+    #: And up to so many, if a row has so many columns for each of them, and all together have no more elements: 5.7 us
+    #: against 8.1 at 281 x 4,096, LayerNorm 15.4 against 21.2 at 281 x 12,544, 10.1 against 11.7 at 500 x 4,096; level
+    #: at 500 x 8,192, and 27 against 20 at 500 x 12,544.
+    few_rows: int = 512
+    few_columns_a_row: int = 5
+    few_elements: int = 1 << 22
+    #: Columns of a program for dW, and rows at a time, for up to so many rows: 4.6 us against 12.1 at 1 x 101,632, 5.3
+    #: against 7.9 at 16 x 65,536, LayerNorm 8.5 against 13.9 at 24 x 65,536, 2.1 against 2.5 at 4 x 4,096.
+    few_columns: tuple[tuple[int, Tile], ...] = ((24, Tile(256, 1, 8)), (512, Tile(32, 16, 8)))
 
     #: Stream, where programs cannot share a row: columns that a program takes at a time.
     stream_block: int = 4096
@@ -245,6 +314,9 @@ class Thresholds:
     #: The transpose of bytes alone.
     transpose_tile: Tile = Tile(128, 128, 4)
 
+    #: Partials of dW and dB are no more than so many bytes, or such a part of x if that is more.
+    partials_bytes: int = 8 << 20
+    partials_of_x: int = 50
     #: The sum of partials: tiles of so many elements, all of which are loaded at once, and as narrow as gives about
     #: this many programs, because few columns must still fill the GPU (8 columns a tile: 20.0 us against 23.4 for the
     #: whole backward of 32,768 x 256).
