@@ -174,9 +174,9 @@ BOTH_WAYS = {name: kind for name, kind in KINDS.items() if name != "vllm"} | {
 @pytest.mark.parametrize(
     ("kind", "op", "size"),
     [
-        *product(BOTH_WAYS, ["rms_norm"], [(1, 40), (129, 200)]),
-        *product(["delayed", "tensor", "token", "block", "mx"], ["rms_norm"], [(4, 600)]),
-        *product(["delayed", "tensor", "token", "block", "mx"], ["layer_norm"], [(132, 130)]),
+        *product(BOTH_WAYS, ["rms_norm"], [(129, 200)]),
+        *product(["delayed", "tensor", "token", "block", "mx"], ["rms_norm"], [(1, 40), (4, 600)]),
+        *product(["tensor", "block", "mx"], ["layer_norm"], [(132, 130)]),
     ],
 )
 def test_the_transpose_has_the_bits_of_the_definition(kind, size, op, launches):
