@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from onepass.handover import Place, Step, contiguous_strides, divided, stat_strides, switches, word_dtype
+from onepass.handover import Place, Step, contiguous_strides, divided, make_kernels, stat_strides, switches, word_dtype
 from onepass.kernels.few import few_backward
 from onepass.kernels.reduce import sum_partials
 from onepass.kernels.split import split_backward
@@ -199,10 +199,9 @@ class Backward:
         """Launches, each with the tensors it takes (None: all); what partials and a mailbox are made from, if any."""
         align = self.align(aligned)
         # Another row count may get other kernels. They are compiled now, so that no later call waits for them.
-        for rows in planner.row_counts_apart():
-            for step in self.steps(self.plan(aligned, rows), align)[0]:
-                step.kernel(self.place.device)
+        twins = [self.steps(self.plan(aligned, rows), align)[0] for rows in planner.row_counts_apart()]
         steps, partial_rows, words = self.steps(self.plan(aligned), align)
+        make_kernels([step for each in (*twins, steps) for step in each], self.place.device)
         absent = {"dweights", "dbiases"} if partial_rows == 0 else set()
         absent |= {"mailbox"} if words == 0 else set()
         present = [name for name in BACKWARD_TENSORS if self._dtype(name) is not None and name not in absent]

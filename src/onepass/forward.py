@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from onepass.backward import Backwards
-from onepass.handover import Place, Step, contiguous_strides, divided, stat_strides, switches, word_dtype
+from onepass.handover import Place, Step, contiguous_strides, divided, make_kernels, stat_strides, switches, word_dtype
 from onepass.kernels.split import split_forward
 from onepass.kernels.stream import stream_forward
 from onepass.kernels.tile import tile_forward
@@ -112,17 +112,15 @@ class Forward:
         return y, total, mean, rstd
 
     def _prepare(self, aligned: bool, stats: bool) -> tuple[Launch, Tensor | None]:
-        plan, align = self.plan(aligned), self.align(aligned)
+        plan, align, device = self.plan(aligned), self.align(aligned), self.place.device
         # Another row count may get another plan. Its kernel is compiled now, so that no later call waits for it.
-        for rows in planner.row_counts_apart():
-            twin = planner.forward_plan(
-                replace(self.problem, rows=rows), device_of(self.place.device), self.norm.centred, align
-            )
-            self.step(twin, align, stats).kernel(self.place.device)
+        problems = [replace(self.problem, rows=rows) for rows in planner.row_counts_apart()]
+        twins = [planner.forward_plan(each, device_of(device), self.norm.centred, align) for each in problems]
+        steps = [self.step(each, align, stats) for each in (*twins, plan)]
+        make_kernels(steps, device)
         words = self.problem.rows * self.problem.lanes * plan.slices
         like_mailbox = self.place.like((words,), word_dtype(self.norm)) if plan.schedule == "split" else None
-        step = self.step(plan, align, stats)
-        return step.kernel(self.place.device)(plan.programs, step.scalars), like_mailbox
+        return steps[-1].kernel(device)(plan.programs, steps[-1].scalars), like_mailbox
 
     def _scalars(self, plan: Plan, align: int, quantizing: Quantizing) -> tuple[Any, ...]:
         """The arguments that follow the pointers."""

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from onepass.plan.launch import Bind, kernel
+from onepass.plan.launch import Bind, gather, kernel
 from onepass.plan.layout import Layout, aligned_bytes
 from onepass.plan.planner import Plan
+from onepass.plan.workers import compile_at_once
 from onepass.spec import Norm, Problem
 
 
@@ -44,6 +45,16 @@ class Step:
             self.function, self.dtypes, self.constants, warps=plan.warps, device=device, registers=plan.registers,
             cooperative=self.cooperative, cluster=self.cluster,
         )  # fmt: skip
+
+
+def make_kernels(steps: Sequence[Step], device: torch.device) -> None:
+    """Compiles the kernels of all steps, or finds them: those that have to be compiled at the same time."""
+    with gather() as kernels:
+        for step in steps:
+            step.kernel(device)
+    compile_at_once(kernels)
+    for step in steps:
+        step.kernel(device)
 
 
 class Place:

@@ -14,7 +14,7 @@ from onepass.fp8 import definition
 from onepass.fp8.layouts import TILE_GROUPS, TILE_ROWS, TMA_ROWS, round_up
 from onepass.fp8.result import Quantized
 from onepass.fp8.spec import Fp8
-from onepass.handover import Step, contiguous_strides, word_dtype
+from onepass.handover import Step, contiguous_strides, make_kernels, word_dtype
 from onepass.kernels.columnwise import columnwise_forward, transpose_bytes
 from onepass.plan import planner
 from onepass.plan.device import device_of
@@ -137,9 +137,11 @@ class QuantizedForward(Forward):
         """Launches, each with the tensors it takes and what its words of zeros are made from, if it has some."""
         align, place = self.align(aligned), self.place
         launches = []
-        for steps in self._steps(align, stats):
-            for step in steps:  # of several row counts, so that no later call waits for a compiler; its own is the last
-                bind = step.kernel(place.device)
+        every = self._steps(align, stats)
+        # Of several row counts, so that no later call waits for a compiler; its own is the last.
+        make_kernels([step for steps in every for step in steps], place.device)
+        for *_, step in every:
+            bind = step.kernel(place.device)
             names = [name for name, dtype in zip(step.names, step.dtypes, strict=True) if dtype]
             words = 0
             if step.cooperative:

@@ -10,7 +10,7 @@ anything.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -62,11 +62,11 @@ def gather() -> Iterator[list[tuple[Any, ...]]]:
     In this thread: a call that another one makes meanwhile must not be left out.
     """
     kernels: list[tuple[Any, ...]] = []
-    _gathered.kernels = kernels
+    outer, _gathered.kernels = _gathered.kernels, kernels
     try:
         yield kernels
     finally:
-        _gathered.kernels = None
+        _gathered.kernels = outer
 
 
 def kernel(
@@ -89,7 +89,8 @@ def kernel(
     if bind is None:
         options = {"num_warps": warps, "launch_cooperative_grid": cooperative, "maxnreg": registers}
         if _gathered.kernels is not None:
-            _gathered.kernels.append((function.fn.__module__, function.fn.__name__, dtypes, constants, options))
+            if isinstance(function, triton.JITFunction):
+                _gathered.kernels.append((function.fn.__module__, function.fn.__name__, dtypes, constants, options))
             return lambda programs, scalars: lambda stream, *pointers: None
         names = function.arg_names
         values = {name: LANGUAGE.get(value, value) for name, value in constants.items()}
@@ -170,8 +171,31 @@ def compile_to_disk(
     capability: tuple[int, int],
 ) -> None:
     """What `gather` noted, without a GPU."""
+    _binary(*_named(module, name, dtypes, constants, options), capability)
+
+
+def missing(kernels: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Of what `gather` noted, each once: what a call on the current GPU would compile and keep on disk.
+
+    With its capability, as `compile_to_disk` takes it. Nothing, where Triton launches or kernels are only noted.
+    """
+    if _gathered.kernels is not None or torch.version.hip is not None or launcher() is None:
+        return []
+    capability = torch.cuda.get_device_capability()
+    orders = {binaries.key_of(*_named(*kernel), capability): (*kernel, capability) for kernel in kernels}
+    return [order for key, order in orders.items() if binaries.find(key) is None]
+
+
+def _named(
+    module: str,
+    name: str,
+    dtypes: tuple[torch.dtype | None, ...],
+    constants: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> tuple[Any, tuple[torch.dtype | None, ...], dict[str, Any], Mapping[str, Any]]:
+    """What `gather` noted, as the compiler takes it."""
     values = {key: LANGUAGE.get(value, value) for key, value in constants.items()}
-    _binary(getattr(import_module(module), name), dtypes, values, options, capability)
+    return getattr(import_module(module), name), dtypes, values, options
 
 
 def _binary(

@@ -1,7 +1,8 @@
-"""Many kernels compiled at once, by processes of their own; what they make is found on disk afterwards (binaries.py).
+"""Kernels compiled at the same time; what is made of them is found on disk afterwards (binaries.py).
 
-For a search, which has a hundred kernels to compile. Plain processes that read their orders from a pipe, because those
-of multiprocessing would run the caller's script again.
+A search has a hundred to compile, and processes of its own for them: plain ones that read their orders from a pipe,
+because those of multiprocessing would run the caller's script again. A first call has a few, and for them threads are
+enough: once it has read a kernel, Triton's compiler does without Python's lock.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,9 +19,43 @@ from functools import cache
 from queue import SimpleQueue
 from typing import Any
 
+from onepass.plan import launch
+
 #: Starting a process takes as long as compiling some ten kernels.
 WORTHWHILE = 8
 MOST = 16
+
+_waiting = threading.Lock()
+
+
+def compile_at_once(kernels: Sequence[tuple[Any, ...]]) -> None:
+    """What `launch.gather` noted, for a call that waits for it: by threads, unless there is only one to compile.
+
+    Of several calls that do, one compiles and the others find; where no disk keeps it, in Triton's cache.
+    """
+    if not kernels:
+        return
+    with _waiting:
+        orders = launch.missing(kernels)
+        count = min(len(orders), _cores())
+        if count < 2:
+            return
+        _hash_triton()
+        with suppress(RuntimeError), ThreadPoolExecutor(count) as threads:  # else there are no threads to be had
+            list(threads.map(_compile, orders))
+
+
+def _hash_triton() -> None:
+    """It is kept for the process, but not by a lock: every thread would hash the half gigabyte that Triton is."""
+    with suppress(ImportError):  # another Triton
+        from triton.runtime.cache import triton_key
+
+        triton_key()
+
+
+def _compile(order: tuple[Any, ...]) -> None:
+    with suppress(Exception):  # whoever asks for it next compiles it again, and hears why it cannot be done
+        launch.compile_to_disk(*order)
 
 
 def compile_all(kernels: Sequence[tuple[Any, ...]], capability: tuple[int, int]) -> None:
@@ -44,7 +80,7 @@ def compile_all(kernels: Sequence[tuple[Any, ...]], capability: tuple[int, int])
 @cache
 def _workers() -> SimpleQueue[Any] | None:
     """Idle processes, which end when this one does and their pipes close; None where there are no cores for them."""
-    count = min(MOST, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    count = min(MOST, _cores())
     if count < 3:
         return None
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -59,16 +95,17 @@ def _workers() -> SimpleQueue[Any] | None:
     return idle
 
 
-def _work() -> None:
-    from onepass.plan.launch import compile_to_disk
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
+
+def _work() -> None:
     while True:
         try:
             order = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        with suppress(Exception):  # whoever asks for it next compiles it again, and hears why it cannot be done
-            compile_to_disk(*order)
+        _compile(order)
         os.write(1, b"\n")
 
 
