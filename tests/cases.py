@@ -56,7 +56,7 @@ SCHEDULES: dict[str, dict[str, object]] = {
         "centred_backward_tiles": (Tile(16384, 1, 4, 1),),
     },
     "row in blocks": {
-        "forward_tiles": (Tile(16384, 1, 1, block=32, late=0),),
+        "forward_tiles": (Tile(16384, 1, 1, block=32, late=0, ahead=0),),
         "centred_forward_tiles": (Tile(16384, 1, 1, block=32, late=0),),
         "backward_tiles": (Tile(16384, 1, 1, 1, block=32),),
         "centred_backward_tiles": (Tile(16384, 1, 1, 1, block=32),),
@@ -107,7 +107,7 @@ def assert_planned(schedule: str, plan: Explanation) -> None:
         assert plan.forward.rows == plan.backward.rows == 1, str(plan)
         several = schedule == "row in blocks"
         assert (plan.forward.blocks > 1, plan.backward.blocks > 1) == (several, several), str(plan)
-        assert plan.forward.late == (several and not plan.problem.quantized)
+        assert (plan.forward.ahead is not None) == (several and not plan.problem.quantized)
     if schedule.endswith("block rows"):
         assert plan.forward.rows > 1 and plan.backward.rows > 1, str(plan)
         many = plan.problem.rows >= planner.thresholds().block_row_min_rows

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 import torch
 
-from onepass.plan import planner
+from onepass.plan import column_sums, planner
 from onepass.plan.device import INTERPRETER, Device
 from onepass.spec import Problem
 
@@ -95,7 +95,7 @@ def test_row_counts_change_nothing_about_a_row(centred, dtype, device):
             continue
         vector = min(16 // dtype.itemsize, align)
         plans = [of_one_program(plan) for plan in plans_over_rows(cols, dtype, align, centred, device)]
-        kept = {(*order_of_sums(p), p.block, p.slices, p.registers, *held_by_a_thread(p, vector)) for p in plans}
+        kept = {(*order_of_sums(p), p.block, p.slices, *held_by_a_thread(p, vector)) for p in plans}
         assert len(kept) == 1, (cols, align, plans)
 
 
@@ -125,9 +125,10 @@ def test_row_counts_that_were_prepared_for_have_all_kernels(centred, residual, d
         problems = [problem_of(rows, cols, residual=residual) for rows in counts]
         plans = [planner.forward_plan(problem, device, centred, 8) for problem in problems]
         plans += [planner.backward_plan(problem, device, centred, 8, True) for problem in problems]
-        few = {planner.few_columns_plan(p, p.rows) for p in problems}
+        few = {column_sums.few_columns_plan(p, p.rows) for p in problems}
         kinds = {
-            (p.schedule, p.rows, p.block, p.blocks, p.warps, p.stages, p.slices, p.as_walked, p.late) for p in plans
+            (p.schedule, p.rows, p.block, p.blocks, p.warps, p.stages, p.slices, p.as_walked, p.ahead, p.registers)
+            for p in plans
         }
         return kinds | few
 
@@ -253,20 +254,20 @@ def test_few_rows_have_a_backward_of_one_launch():
         if cols > 16384:
             most = t.few_wide_rows if cols <= 32768 else 0
         assert (plan.schedule == "few") == (rows * lanes <= most and twice), (cols, rows, lanes)
-    assert [planner.few_columns_plan(problem_of(256, cols), 256).programs for cols in (1, 32, 33)] == [1, 1, 2]
-    assert [planner.few_columns_plan(problem_of(1, cols), 1).programs for cols in (1, 256, 257)] == [1, 1, 2]
+    assert [column_sums.few_columns_plan(problem_of(256, cols), 256).programs for cols in (1, 32, 33)] == [1, 1, 2]
+    assert [column_sums.few_columns_plan(problem_of(1, cols), 1).programs for cols in (1, 256, 257)] == [1, 1, 2]
 
 
 def test_column_sums_cover_every_column():
     for cols, lanes, rows in product((1, 100, 65_536, 300_000), (1, 3), (1, 100, 100_000)):
-        plan = planner.affine_plan(problem_of(rows, cols, lanes=lanes), H200)
+        plan = column_sums.affine_plan(problem_of(rows, cols, lanes=lanes), H200)
         blocks = -(-cols // plan.block)
         assert plan.programs % (blocks * lanes) == 0 and plan.programs >= blocks * lanes
 
 
 def test_sums_of_partials_cover_every_column_of_every_lane():
     for lanes, cols in product((1, 3), (1, 33, 4096)):
-        plan = planner.partials_plan(lanes, cols)
+        plan = column_sums.partials_plan(lanes, cols)
         assert plan.programs == lanes * -(-cols // plan.block)
 
 

@@ -15,7 +15,8 @@ from onepass.kernels.reduce import sum_partials
 from onepass.kernels.split import split_backward
 from onepass.kernels.stream import stream_backward, stream_backward_affine
 from onepass.kernels.tile import tile_backward
-from onepass.plan import planner
+from onepass.pages import filled
+from onepass.plan import column_sums, planner
 from onepass.plan.device import device_of
 from onepass.plan.launch import Launch
 from onepass.plan.layout import Layout, layout_of
@@ -179,10 +180,10 @@ class Backward:
         if like_dbias is not None:
             dbias = torch.empty_like(like_dbias)
             dbiases = None if like_partials is None else torch.empty_like(like_partials)
-        if like_mailbox is not None:
-            mailbox = torch.zeros_like(like_mailbox)
-        handles += place.own_handles((dweights, dbiases, mailbox, dweight, dbias))
         stream = place.stream()
+        if like_mailbox is not None:
+            mailbox = filled(like_mailbox, 0, stream)
+        handles += place.own_handles((dweights, dbiases, mailbox, dweight, dbias))
         for launch, chosen in launches:
             launch(stream, *(handles if chosen is None else [handles[index] for index in chosen]))
         return dx, dresidual, dweight, dbias
@@ -236,7 +237,7 @@ class Backward:
         statistic = stat_strides(self.layout, 4, problem.cols)
         strides = divided(align, (dy, dsum, h, dx, dresidual)) + statistic
         if plan.schedule == "few":
-            columns = planner.few_columns_plan(problem, plan.programs // plan.slices)
+            columns = column_sums.few_columns_plan(problem, plan.programs // plan.slices)
             names = ["dy", "dsum", "h", "weight", *statistics, "dx", "dresidual", "dweight", "dbias"]
             scalars = (*strides, problem.rows, problem.lanes, cols, norm.offset)
             constants = kept | {
@@ -264,7 +265,7 @@ class Backward:
             add(split_backward, [*every, "mailbox"], scalars, constants, plan)
         else:
             if wants_affine:  # before dx, which may be written over dy
-                how = planner.affine_plan(problem, device_of(self.place.device))
+                how = column_sums.affine_plan(problem, device_of(self.place.device))
                 partial_rows = how.programs // -(-problem.cols // how.block)
                 sharing = partial_rows // problem.lanes
                 scalars = (*divided(align, (dy, h)), *statistic, problem.rows, problem.lanes, cols, sharing)
@@ -278,7 +279,7 @@ class Backward:
                 add(stream_backward, names, scalars, constants, plan)
         if wants_affine and partial_rows:
             lanes = problem.lanes if problem.per_lane else 1
-            how = planner.partials_plan(lanes, problem.cols)
+            how = column_sums.partials_plan(lanes, problem.cols)
             # What it reads and writes is dense, whatever the strides of the tensors above.
             align = Layout(1, 1, ()).align(problem.cols)
             constants = {"ROWS": how.rows, "BLOCK": how.block, "ALIGN": align}

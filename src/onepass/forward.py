@@ -17,6 +17,7 @@ from onepass.handover import Place, Step, contiguous_strides, divided, make_kern
 from onepass.kernels.split import split_forward
 from onepass.kernels.stream import stream_forward
 from onepass.kernels.tile import tile_forward
+from onepass.pages import filled
 from onepass.plan import planner
 from onepass.plan.device import device_of
 from onepass.plan.launch import Launch
@@ -105,10 +106,11 @@ class Forward:
         if ready is None:
             ready = self._ready[aligned, stats] = self._prepare(aligned, stats)
         launch, like_mailbox = ready
+        stream = place.stream()
         if like_mailbox is not None:
-            mailbox = torch.zeros_like(like_mailbox)
+            mailbox = filled(like_mailbox, 0, stream)
             handles += place.own_handles([mailbox])
-        launch(place.stream(), *handles)
+        launch(stream, *handles)
         return y, total, mean, rstd
 
     def _prepare(self, aligned: bool, stats: bool) -> tuple[Launch, Tensor | None]:
@@ -162,7 +164,7 @@ class Forward:
             constants |= {"IDENTITY": norm.identity}
             constants |= {"ROWS": plan.rows, "PACKED": planner.is_packed(plan, align, backward=False)}
             constants |= {"BLOCKS": plan.blocks, "AS_WALKED": plan.as_walked, "SLICES": plan.slices}
-            constants |= {"EVEN": plan.is_even(problem.cols), "UNIT": plan.unit, "LATE": plan.late}
+            constants |= {"EVEN": plan.is_even(problem.cols), "UNIT": plan.unit, "AHEAD": plan.ahead}
         elif plan.schedule == "split":
             function = split_forward
             dtypes, names = (*dtypes, word_dtype(norm)), (*names, "mailbox")

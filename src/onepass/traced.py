@@ -114,9 +114,8 @@ def _launch(steps: Iterable[Step], tensors: Mapping[str, Maybe]) -> None:
 
 
 def _launchable(steps: Sequence[Step], device: torch.device, direction: str) -> bool:
-    return all(
-        not step.cooperative and step.cluster == 1 and _writes(step, device) <= WRITTEN[direction] for step in steps
-    )
+    plain = all(not step.cooperative and step.cluster == 1 and step.plan.registers is None for step in steps)
+    return plain and all(_writes(step, device) <= WRITTEN[direction] for step in steps)
 
 
 _known_writes: dict[Any, set[str]] = {}

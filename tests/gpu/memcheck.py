@@ -32,7 +32,8 @@ PROBLEMS: list[tuple[str, str, str, tuple[int, ...]]] = [
     ("split", "split", "split", (37, 70001)),
     ("stream", "stream", "stream", (35, 5001)),
 ]
-
+#: Without a residual, which leaves room to ask for weight and bias ahead.
+ALONE = [("wide rows alone", "tile", (137, 50008)), ("wide odd rows alone", "tile", (300, 7001))]
 
 #: Kind of scaling and shape, row-wise and both ways: rows and columns that fill no tile, and that fill all but one.
 FP8_PROBLEMS = [
@@ -49,6 +50,9 @@ def main() -> None:
         for op in ("rms_norm", "layer_norm"):
             with streaming() if forward == "stream" else nullcontext():
                 step(name, (forward, backward), shape, op)
+    for name, forward, shape in ALONE:
+        for op in ("rms_norm", "layer_norm"):
+            alone(name, forward, shape, op)
     for kind, shape in FP8_PROBLEMS:
         quantize(kind, shape)
     print("all schedules ran")
@@ -68,6 +72,18 @@ def step(name: str, schedules: tuple[str, str], shape: tuple[int, ...], op: str)
     torch.cuda.synchronize()
     assert all(tensor.grad is not None and bool(tensor.grad.isfinite().all()) for tensor in (x, residual, weight, bias))
     print(f"{op:10} {name}: {plan.forward} | {plan.backward}")
+
+
+def alone(name: str, schedule: str, shape: tuple[int, int], op: str) -> None:
+    x = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+    weight = torch.randn(shape[1], device="cuda", dtype=torch.bfloat16)
+    bias = torch.randn_like(weight) if op == "layer_norm" else None
+    plan = onepass.explain(x, weight, bias, op=op)
+    assert plan.forward is not None and (plan.forward.schedule, plan.forward.ahead) == (schedule, 1), str(plan)
+    y = getattr(onepass, op)(x, weight, bias)
+    torch.cuda.synchronize()
+    assert bool(y.isfinite().all())
+    print(f"{op:10} {name}: {plan.forward}")
 
 
 def quantize(kind: str, shape: tuple[int, int]) -> None:

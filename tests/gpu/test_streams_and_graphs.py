@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+import onepass
 from gpu.cases import PLAIN, RESIDUAL, Case, Tensors, differentiated, on_schedule, ours, tensors_of
 from gpu.exact import assert_same_bits
+from onepass import pages
 
 CASES = [PLAIN["one row"], PLAIN["split"], RESIDUAL["split"]]
 #: About ten milliseconds of a GPU's clock: so long a stream is kept busy before the work in question.
@@ -84,6 +86,20 @@ def test_a_captured_step_computes_with_new_inputs_at_every_replay(case: Case) ->
                     slot.copy_(tensor)
             graph.replay()
             assert_same(captured, differentiated(ours(case), fresh))
+
+
+def test_every_call_has_words_of_its_own_when_pages_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that programs share, and an amax, from pages of which each is good for a few calls."""
+    monkeypatch.setattr(pages, "PAGE", 16384)
+    monkeypatch.setattr(pages, "_pages", pages.Pages())
+    case = PLAIN["split"]
+    tensors = tensors_of(case)
+    with on_schedule(case, tensors):
+        expected = differentiated(ours(case), tensors)
+        for magnitude in range(12, 0, -1):
+            assert_same(differentiated(ours(case), tensors), expected)
+            x = torch.full((64, 256), float(magnitude), device="cuda")
+            assert onepass.quantize(x, onepass.Fp8("tensor")).amax.item() == magnitude
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs a second GPU")

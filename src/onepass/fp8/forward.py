@@ -16,7 +16,8 @@ from onepass.fp8.result import Quantized
 from onepass.fp8.spec import Fp8
 from onepass.handover import Step, contiguous_strides, make_kernels, word_dtype
 from onepass.kernels.columnwise import columnwise_forward, transpose_bytes
-from onepass.plan import planner
+from onepass.pages import filled
+from onepass.plan import both_ways, planner
 from onepass.plan.device import device_of
 from onepass.plan.launch import Launch
 from onepass.plan.layout import layout_of
@@ -60,6 +61,7 @@ class QuantizedForward(Forward):
             self._align = dense.align(problem.cols)
         rows = self.problem.rows * self.problem.lanes
         self._like_q = self.place.like(x.shape, fp8.dtype)
+        self._like_amax = self.place.like((), torch.float32)
         self._scales = Scales(fp8, tuple(x.shape[:-1]), rows, problem.cols)
         self._column_scales = Scales(fp8, (problem.cols,), problem.cols, rows)
         self._like_straight = self.place.like(x.shape, problem.y)
@@ -83,15 +85,20 @@ class QuantizedForward(Forward):
         # those of the first, so that it quantizes what amax was found of.
         awaited = fp8.columnwise and fp8.block is not None and not self.norm.identity
         kept = stats or awaited or (fp8.scaling == "tensor" and not self.norm.identity)
-        make = missing if awaited else torch.empty_like
-        mean = make(self._like_statistic) if kept and self.norm.centred else None
-        rstd = make(self._like_statistic) if kept else None
+        stream = place.stream()
+
+        def statistic() -> Tensor:
+            # Those that are waited for are known by their bits (kernels/columnwise.py).
+            return filled(self._like_statistic, -1, stream) if awaited else torch.empty_like(self._like_statistic)
+
+        mean = statistic() if kept and self.norm.centred else None
+        rstd = statistic() if kept else None
         q = torch.empty_like(self._like_q)
         scale = self._scales.make(place.device)
         given = fp8.multiplier if fp8.scale is None else fp8.scale
         amax = fp8.amax
         if fp8.scaling == "tensor":
-            amax = torch.zeros((), dtype=torch.float32, device=place.device)
+            amax = filled(self._like_amax, 0, stream)
         # Maxima are taken on bits.
         bits = None if amax is None else amax.view(torch.int32)
         _, aligned = place.handles((x, residual, weight, bias, y, total, mean, rstd, q), self._align)
@@ -106,8 +113,8 @@ class QuantizedForward(Forward):
         if fp8.columnwise:
             data_t, column_scale = self._columns(tensors)
         for launch, names, words in ready:
-            tensors["zeros"] = None if words is None else torch.zeros_like(words)
-            launch(place.stream(), *place.own_handles([tensors[name] for name in names]))
+            tensors["zeros"] = None if words is None else filled(words, 0, stream)
+            launch(stream, *place.own_handles([tensors[name] for name in names]))
         handed_on = fp8.scale.detach().reshape(()) if fp8.scale is not None else self._scales.seen(scale)
         if fp8.columnwise and fp8.block is None:
             column_scale = handed_on if handed_on.dim() == 0 else handed_on.reshape(1, -1)
@@ -178,13 +185,13 @@ class QuantizedForward(Forward):
 
     def _column_step(self, align: int, kind: str, stats: bool, rows_by: int) -> Step:
         problem, norm, fp8 = self.problem, self.norm, self.fp8
-        by_rows = planner.rows_beside_columns(problem, device_of(self.place.device), norm.centred, align)
-        tile = planner.columnwise_tile(problem, by_rows)
-        plan = planner.columnwise_plan(problem, by_rows, tile, norm.centred)
+        by_rows = both_ways.rows_beside_columns(problem, device_of(self.place.device), norm.centred, align)
+        tile = both_ways.columnwise_tile(problem, by_rows)
+        plan = both_ways.columnwise_plan(problem, by_rows, tile, norm.centred)
         rowwise = self.step(by_rows, align, stats, self._quantizing(kind), keeps=kind != "tensor")
         rows = problem.rows * problem.lanes
         as_rows = fp8.columnwise_order == "rows"
-        held = {name: value for name, value in rowwise.constants.items() if name not in ("SLICES", "UNIT", "LATE")}
+        held = {name: value for name, value in rowwise.constants.items() if name not in ("SLICES", "UNIT", "AHEAD")}
         constants = {"ROWS": 1, "PACKED": False, "AS_WALKED": False} | held | {
             "HELD": by_rows.schedule == "tile", "COLS": tile.cols, "TILES": plan.slices,
             "RAGGED": problem.cols % tile.cols != 0,
@@ -230,11 +237,6 @@ class QuantizedForward(Forward):
 
 def rows_by(rows: int) -> int:
     return max(each for each in ROWS_BY if rows % each == 0)
-
-
-def missing(like: Tensor) -> Tensor:
-    """Statistics that are waited for: kernels/columnwise.py knows them by their bits."""
-    return torch.full_like(like, -1, dtype=torch.int32).view(like.dtype)
 
 
 def transpose_step(rows: int, cols: int) -> Step:

@@ -16,6 +16,7 @@ from onepass.kernels.parts import (
     lane_and_row,
     load,
     load_affine,
+    load_arrived,
     row_start,
     store,
     store_gradient,
@@ -51,14 +52,18 @@ def gradient_of_row(
     mean = 0.0
     if CENTRED:
         mean = tl.load(p_mean + o_stat)
+    # All of it before the first store, behind which the compiler would keep what comes later.
     held_h = ()
     held_dy = ()
     weights = ()
+    arrived = ()
     for i in tl.static_range(BLOCKS):
         o_col = i * (BLOCK * SLICES) + o_block
         held_h = held_h + (load(p_h, o_h + o_col, o_col < end, i == RAGGED),)  # noqa: RUF005
         held_dy = held_dy + (load(p_dy, o_dy + o_col, o_col < end, i == RAGGED),)  # noqa: RUF005
         weights = weights + (load_affine(p_weight, o_col, o_col < end, i == RAGGED),)  # noqa: RUF005
+        further = load_arrived(p_dsum, row, lane, o_col, o_col < end, dsum_row, dsum_lane, i == RAGGED, ALIGN)
+        arrived = arrived + (further,)  # noqa: RUF005
     mean_dot, mean_dy = gradient_means(
         held_dy, held_h, weights, offset, mean, rstd, end.to(tl.float32),
         CENTRED, WEIGHTED, SHIFTED, NARROW, 1, BLOCK, BLOCKS, PACKED, SLICES,
@@ -69,8 +74,8 @@ def gradient_of_row(
         x_hat = deviation_of(held_h[i], mean, None, CENTRED, PACKED, False) * rstd
         dh = input_gradient(weighted_dy, x_hat, rstd, mean_dot, mean_dy, CENTRED)
         store_gradient(
-            dh, p_dsum, p_dx, p_dresidual, row, lane, o_col, o_col < end,
-            dsum_row, dsum_lane, dx_row, dx_lane, dresidual_row, dresidual_lane, i == RAGGED, ALIGN,
+            dh, arrived[i], p_dx, p_dresidual, row, lane, o_col, o_col < end,
+            dx_row, dx_lane, dresidual_row, dresidual_lane, p_dsum is not None, i == RAGGED, ALIGN,
         )  # fmt: skip
 
 

@@ -255,14 +255,22 @@ def input_gradient(weighted_dy, x_hat, rstd, mean_dot, mean_dy, CENTRED: tl.cons
 
 
 @triton.jit
+def load_arrived(p_dsum, row, lane, o_col, m, dsum_row, dsum_lane, MASKED: tl.constexpr, ALIGN: tl.constexpr):
+    """What arrived for the sum itself, as it is in memory; a number, which is not used, where nothing did."""
+    if p_dsum is not None:
+        return load(p_dsum, row_start(row, lane, dsum_row, dsum_lane, ALIGN) + o_col, m, MASKED)
+    else:
+        return 0.0
+
+
+@triton.jit
 def store_gradient(
-    dh, p_dsum, p_dx, p_dresidual, row, lane, o_col, m,
-    dsum_row, dsum_lane, dx_row, dx_lane, dresidual_row, dresidual_lane, MASKED: tl.constexpr, ALIGN: tl.constexpr,
+    dh, arrived, p_dx, p_dresidual, row, lane, o_col, m, dx_row, dx_lane, dresidual_row, dresidual_lane,
+    ARRIVED: tl.constexpr, MASKED: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
     """dx, and the residual's gradient where it has a dtype of its own; with what arrived for the sum itself."""
-    if p_dsum is not None:
-        o_dsum = row_start(row, lane, dsum_row, dsum_lane, ALIGN) + o_col
-        dh += load(p_dsum, o_dsum, m, MASKED).to(tl.float32)
+    if ARRIVED:
+        dh += arrived.to(tl.float32)
     store_row(p_dx, row_start(row, lane, dx_row, dx_lane, ALIGN) + o_col, dh, m, MASKED)
     if p_dresidual is not None:
         o_dresidual = row_start(row, lane, dresidual_row, dresidual_lane, ALIGN) + o_col

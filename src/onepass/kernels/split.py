@@ -19,6 +19,7 @@ from onepass.kernels.parts import (
     lane_and_row,
     load,
     load_affine,
+    load_arrived,
     load_sum,
     narrowed,
     normalized,
@@ -297,9 +298,10 @@ def split_backward(
             mean_dot = tl.div_rn(tl.sum(collect(p_words, slices, PEERS), axis=0), count)
         weighted_dy = weighted(dy, weight, offset, WEIGHTED, SHIFTED, NARROW, False)
         dh = input_gradient(weighted_dy, x_hat, rstd, mean_dot, mean_dy, CENTRED)
+        arrived = load_arrived(p_dsum, row, lane, o_col, m_col, dsum_row, dsum_lane, True, ALIGN)
         store_gradient(
-            dh, p_dsum, p_dx, p_dresidual, row, lane, o_col, m_col,
-            dsum_row, dsum_lane, dx_row, dx_lane, dresidual_row, dresidual_lane, True, ALIGN,
+            dh, arrived, p_dx, p_dresidual, row, lane, o_col, m_col,
+            dx_row, dx_lane, dresidual_row, dresidual_lane, p_dsum is not None, True, ALIGN,
         )  # fmt: skip
         dy = dy_following
         x_hat = x_hat_following

@@ -16,6 +16,7 @@ from onepass.kernels.parts import (
     input_gradient,
     lane_and_row,
     load_affine,
+    load_arrived,
     load_row,
     load_sum,
     row_start,
@@ -344,9 +345,10 @@ def stream_backward(
         weighted_dy = weighted(dy, weight, offset, p_weight is not None, SHIFTED, NARROW, False)
         x_hat = (load_row(p_h, o_h + o_col, m, True, PASSING).to(tl.float32) - mean) * rstd
         dh = input_gradient(weighted_dy, x_hat, rstd, mean_dot, mean_dy, CENTRED)
+        arrived = load_arrived(p_dsum, row, lane, o_col, m, dsum_row, dsum_lane, True, ALIGN)
         store_gradient(
-            dh, p_dsum, p_dx, p_dresidual, row, lane, o_col, m,
-            dsum_row, dsum_lane, dx_row, dx_lane, dresidual_row, dresidual_lane, True, ALIGN,
+            dh, arrived, p_dx, p_dresidual, row, lane, o_col, m,
+            dx_row, dx_lane, dresidual_row, dresidual_lane, p_dsum is not None, True, ALIGN,
         )  # fmt: skip
 
 

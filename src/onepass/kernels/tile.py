@@ -22,6 +22,7 @@ from onepass.kernels.parts import (
     lane_and_row,
     load,
     load_affine,
+    load_arrived,
     load_row,
     load_sum,
     normalized,
@@ -77,7 +78,7 @@ def tile_rows(
     rows, lanes, cols, eps, offset, floor, upper, largest, inverse,
     CENTRED: tl.constexpr, SHIFTED: tl.constexpr, LANED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr,
     IDENTITY: tl.constexpr, ROUND_SUM: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
-    EVEN: tl.constexpr, ALIGN: tl.constexpr, PACKED: tl.constexpr, AS_WALKED: tl.constexpr, LATE: tl.constexpr,
+    EVEN: tl.constexpr, ALIGN: tl.constexpr, PACKED: tl.constexpr, AS_WALKED: tl.constexpr, AHEAD: tl.constexpr,
     SLICES: tl.constexpr, UNIT: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr, ROUND: tl.constexpr,
     BOUNDED: tl.constexpr, FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr,
     E8M0: tl.constexpr, SWIZZLED: tl.constexpr, HINT: tl.constexpr,
@@ -85,6 +86,7 @@ def tile_rows(
     """Rows of the tile of that number. HINT: which lines of an FP8 output the L2 is to give up first.
 
     AS_WALKED: with many such rows each would be walked (stream.py), and its sums have the same order here.
+    AHEAD: blocks whose weight and bias are asked for before the row is summed, while others wait; None: all of them.
     SLICES: programs that share the row, each with BLOCK columns of a wider block (cluster.py); not with groups.
     """
     RAGGED: tl.constexpr = -1 if EVEN else BLOCKS - 1  # which block is
@@ -121,12 +123,12 @@ def tile_rows(
                 NARROW, ROUND_SUM, ROWS > 1 or i == RAGGED, ALIGN, KEPT,
             )  # fmt: skip
         held = held + (h,)  # noqa: RUF005 (Triton has no unpacking)
-    # Weight and bias are asked for after the row, and before its sums, which hide their latency; LATE: when they are
-    # needed, so that nothing holds them meanwhile, and other programs hide it.
+    # Weight and bias are asked for after the row, and before its sums, which hide their latency. Where not all blocks'
+    # are, the others' are asked for on the way, before a store, behind which the compiler would keep them.
     o_affine = lane * affine_lane * ALIGN + o_block
     weights = ()
     biases = ()
-    for i in tl.static_range(0 if LATE else BLOCKS):
+    for i in tl.static_range(BLOCKS if AHEAD is None else AHEAD):
         m_col = i * WIDTH + o_block < end
         weights = weights + (load_affine(p_weight, o_affine + i * WIDTH, m_col, i == RAGGED),)  # noqa: RUF005
         biases = biases + (load_affine(p_bias, o_affine + i * WIDTH, m_col, i == RAGGED),)  # noqa: RUF005
@@ -181,14 +183,13 @@ def tile_rows(
         if p_sum is not None:
             store_row(p_sum, o_y + o_col, held[i], m, ROWS > 1 or i == RAGGED)
         deviation = deviation_of(held[i], mean, None, CENTRED, PACKED, False)
-        if LATE:
-            weight = load_affine(p_weight, o_affine + i * WIDTH, o_col < end, i == RAGGED)
-            bias = load_affine(p_bias, o_affine + i * WIDTH, o_col < end, i == RAGGED)
-        else:
-            weight = weights[i]
-            bias = biases[i]
+        if AHEAD is not None and i + AHEAD < BLOCKS:
+            o_ahead = o_affine + (i + AHEAD) * WIDTH
+            m_ahead = o_col + AHEAD * WIDTH < end
+            weights = weights + (load_affine(p_weight, o_ahead, m_ahead, i + AHEAD == RAGGED),)  # noqa: RUF005
+            biases = biases + (load_affine(p_bias, o_ahead, m_ahead, i + AHEAD == RAGGED),)  # noqa: RUF005
         y = scale_and_shift(
-            deviation, rstd, weight, bias, offset,
+            deviation, rstd, weights[i], biases[i], offset,
             p_weight is not None, p_bias is not None, SHIFTED, X_HAT, NARROW, PACKED,
         )  # fmt: skip
         if p_y is not None:
@@ -256,7 +257,7 @@ def tile_forward(
     ALIGN: tl.constexpr,
     PACKED: tl.constexpr,
     AS_WALKED: tl.constexpr,
-    LATE: tl.constexpr,
+    AHEAD: tl.constexpr,
     SLICES: tl.constexpr,
     UNIT: tl.constexpr,
     KIND: tl.constexpr,
@@ -276,7 +277,7 @@ def tile_forward(
         index, p_x, p_residual, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd, p_q, p_scale, p_given, p_amax, x_row,
         x_lane, residual_row, residual_lane, y_row, y_lane, stat_row, stat_lane, scale_row, affine_lane, scale_group,
         rows, lanes, cols, eps, offset, floor, upper, largest, inverse, CENTRED, SHIFTED, LANED, X_HAT, NARROW,
-        IDENTITY, ROUND_SUM, ROWS, BLOCK, BLOCKS, EVEN, ALIGN, PACKED, AS_WALKED, LATE, SLICES, UNIT, KIND, GROUP,
+        IDENTITY, ROUND_SUM, ROWS, BLOCK, BLOCKS, EVEN, ALIGN, PACKED, AS_WALKED, AHEAD, SLICES, UNIT, KIND, GROUP,
         ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, PASSING,
     )  # fmt: skip
 
@@ -375,9 +376,10 @@ def tile_backward(
             if p_dx is not None:
                 weighted_dy = weighted(dy, weights[i], offset, WEIGHTED, SHIFTED, NARROW, PACKED)
                 dh = input_gradient(weighted_dy, deviation * rstd, rstd, mean_dot, mean_dy, CENTRED)
+                arrived = load_arrived(p_dsum, row, lane, o_col, m, dsum_row, dsum_lane, ROWS > 1 or i == RAGGED, ALIGN)
                 store_gradient(
-                    dh, p_dsum, p_dx, p_dresidual, row, lane, o_col, m,
-                    dsum_row, dsum_lane, dx_row, dx_lane, dresidual_row, dresidual_lane, ROWS > 1 or i == RAGGED, ALIGN,
+                    dh, arrived, p_dx, p_dresidual, row, lane, o_col, m,
+                    dx_row, dx_lane, dresidual_row, dresidual_lane, p_dsum is not None, ROWS > 1 or i == RAGGED, ALIGN,
                 )  # fmt: skip
             dweight = dweights[i]
             if p_dweights is not None:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -65,3 +66,18 @@ def find(key: str) -> Binary | None:
 def keep(key: str, binary: Binary) -> None:
     head = json.dumps({"name": binary.name, "shared": binary.shared}).encode()
     write_whole(cache_directory() / "kernels" / key, head + b"\n" + binary.cubin)
+
+
+def are_kept() -> bool:
+    """Whether any are, for whatever call."""
+    return (cache_directory() / "kernels").is_dir()
+
+
+def read_triton() -> None:
+    """As Triton does once in a process, for its own keys; but without a lock, so that each of several threads would
+    read the half gigabyte that Triton is.
+    """
+    with suppress(ImportError):  # another Triton
+        from triton.runtime.cache import triton_key
+
+        triton_key()

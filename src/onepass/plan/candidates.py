@@ -76,7 +76,7 @@ def _distinct(choices: list[Choice], cols: int) -> list[Choice]:
     for choice in choices:
         tile = choice.tile
         block = tile.cols if choice.schedule == "split" else min(power_of_two(cols), tile.block or tile.cols)
-        shape = (tile.rows, tile.warps, tile.programs_per_sm, tile.stages, block, tile.late)
+        shape = (tile.rows, tile.warps, tile.programs_per_sm, tile.stages, block, tile.late, tile.ahead, tile.registers)
         kept.setdefault((choice.schedule, *shape), choice)
     return list(kept.values())
 

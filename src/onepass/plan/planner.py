@@ -40,7 +40,9 @@ class Plan:
     registers: int | None = None  # a thread's limit, where more programs are worth it, or must run at once
     as_walked: bool = False  # a tile for few rows, whose sums have the order that a walk would give them
     unit: int = 1  # columns that programs which share a row take in turn (kernels/cluster.py)
-    late: bool = False  # weight and bias are asked for when they are needed, not with the row
+    ahead: int | None = (
+        None  # blocks of weight and bias that are asked for with the row, before they are needed; None: all
+    )
 
     @property
     def elements(self) -> int:
@@ -139,16 +141,16 @@ def forward_plan(problem: Problem, device: Device, centred: bool, align: int) ->
     if choice.schedule == "tile":
         plan = _tiles(problem, _batch_invariant(problem, tile, align))
         shared = _shared(problem, device, plan, align)
-        return shared if shared.slices > 1 else _late(problem, device, tile, plan)
+        return shared if shared.slices > 1 else _late(problem, device, tile, plan, centred)
     if choice.schedule == "stream":
         return _held_or_walked(problem, device, tile, centred, align)
     if choice.schedule == "cluster":
         if device.clusters:
-            return _late(problem, device, tile, _clustered(problem, tile))
+            return _late(problem, device, tile, _clustered(problem, tile), centred)
         tile = _thresholds.narrow_forward_slice
     if problem.walked:
-        return _stream(problem)
-    return _wide(problem, device, tile, problem.x.itemsize + _itemsize(problem.residual))
+        return stream_plan(problem)
+    return _wide(problem, device, tile, problem.x.itemsize + itemsize(problem.residual))
 
 
 def _held_or_walked(problem: Problem, device: Device, tile: Tile, centred: bool, align: int) -> Plan:
@@ -158,11 +160,11 @@ def _held_or_walked(problem: Problem, device: Device, tile: Tile, centred: bool,
     """
     t, block, rows = _thresholds, _block(tile, problem), problem.rows * problem.lanes
     if rows <= device.sms * t.held_per_sm:
-        held = Plan("tile", 1, block, tile.warps, rows, _cdiv(problem.cols, block), as_walked=True)
+        held = Plan("tile", 1, block, tile.warps, rows, cdiv(problem.cols, block), as_walked=True)
         held = _shared(problem, device, held, align)
         # What is asked for early: the row, or both that make it and their sum, and weight and bias.
-        itemsize = problem.x.itemsize if problem.residual is None else 4 + problem.residual.itemsize
-        column = itemsize + _itemsize(problem.weight) + _itemsize(problem.bias)
+        row = problem.x.itemsize if problem.residual is None else 4 + problem.residual.itemsize
+        column = row + itemsize(problem.weight) + itemsize(problem.bias)
         registers = held.elements * column // 4 + t.registers_beside[centred]
         if registers <= min(REGISTERS, device.registers // (32 * held.warps)):
             return held
@@ -172,14 +174,18 @@ def _held_or_walked(problem: Problem, device: Device, tile: Tile, centred: bool,
 def _clustered(problem: Problem, tile: Tile) -> Plan:
     """A cluster a row, however many there are."""
     rows, block = problem.rows * problem.lanes, tile.block or tile.cols
-    blocks = _cdiv(problem.cols, block * CLUSTER)
+    blocks = cdiv(problem.cols, block * CLUSTER)
     return Plan("tile", 1, block, tile.warps, rows * CLUSTER, blocks, slices=CLUSTER, unit=block)
 
 
-def _late(problem: Problem, device: Device, tile: Tile, plan: Plan) -> Plan:
+def _late(problem: Problem, device: Device, tile: Tile, plan: Plan, centred: bool) -> Plan:
     """The plan, with weight and bias asked for late where more programs can then run at once, and there are more."""
-    late = tile.late is not None and not problem.quantized and plan.programs > device.sms * tile.late
-    return replace(plan, late=late)
+    if tile.late is None or problem.quantized or plan.programs <= device.sms * tile.late:
+        return plan
+    # A row in fp32, as a sum with the residual is, leaves no room for what is asked for ahead.
+    if problem.residual is not None or (centred and problem.x.itemsize == 4):
+        return replace(plan, ahead=0)
+    return replace(plan, ahead=tile.ahead, registers=tile.registers)
 
 
 def _shared(problem: Problem, device: Device, plan: Plan, align: int) -> Plan:
@@ -238,10 +244,12 @@ def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
         tile = _fitting((t.wide_forward_tile,), columns)
     if tile is None and not centred and held == 2 < piece < 16 and plain:
         tile = _fitting((t.wide_odd_tile,), columns)
+    if tile is None and not centred and piece == 16 and plain and columns >= t.wide_plain_from:
+        tile = _fitting((t.wide_plain_tile,), columns)
     if tile is not None:
         return Choice("tile", _single(problem.cols) if single else _snug(tile, problem.cols, align))
     # What decides is the bytes of a row that are in flight.
-    flowing = problem.x.itemsize + _itemsize(problem.residual) + _itemsize(problem.sum)
+    flowing = problem.x.itemsize + itemsize(problem.residual) + itemsize(problem.sum)
     stream = _fitting(t.centred_streams if centred else t.streams, problem.cols * flowing // 2)
     if stream is not None:
         return Choice("stream", stream)
@@ -251,47 +259,6 @@ def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
         if shared is not None:
             return Choice("cluster", shared)
     return Choice("split", t.narrow_forward_slice if centred or problem.residual is not None else t.forward_slice)
-
-
-def rows_beside_columns(problem: Problem, device: Device, centred: bool, align: int) -> Plan:
-    """How rows are quantized in the launch that makes their transpose too: as many rows are without it.
-
-    Programs that share a row cannot be among others that wait for them; and rows of several lanes are counted one by
-    one.
-    """
-    many = replace(problem, rows=max(problem.rows, _thresholds.block_row_min_rows))
-    plan = forward_plan(many, device, centred, align)
-    if plan.schedule == "split":
-        plan = _stream(many)
-    return replace(plan, rows=1) if problem.lanes > 1 else plan
-
-
-def columnwise_tile(problem: Problem, by_rows: Plan) -> Tile:
-    """Of the transpose, for programs that have as many warps as those of the rows."""
-    t = _thresholds
-    each = t.transposed_columns
-    if problem.group > 1:
-        each = t.columnwise_columns if problem.residual is None else t.columnwise_columns_with_residual
-    return Tile(min(power_of_two(problem.cols), each * by_rows.warps), 128, by_rows.warps)
-
-
-def columnwise_plan(problem: Problem, by_rows: Plan, tile: Tile, centred: bool) -> Plan:
-    """FP8 both ways. `rows`, `block` and `blocks` are of programs for rows, `slices` are tiles beside each other, and
-    `stages` the blocks of rows that programs for rows are ahead of these."""
-    t = _thresholds
-    blocks = _cdiv(problem.rows * problem.lanes, tile.rows)
-    tiles = _cdiv(problem.cols, tile.cols)
-    # What a tile reads: x and the residual once more, or the bytes of the rows.
-    column = problem.x.itemsize + _itemsize(problem.residual) if problem.group > 1 else 1
-    ahead = max(1, min(blocks, t.columnwise_ahead // (tile.rows * problem.cols * column)))
-    programs = (ahead + blocks) * (tile.rows // by_rows.rows) + blocks * tiles
-    limit = None
-    if problem.x.itemsize == 2 and problem.residual is None and not centred and by_rows.schedule == "tile":
-        rows = by_rows.rows * by_rows.block * by_rows.blocks
-        columns = tile.rows * tile.cols if problem.group > 1 else 0
-        held = max(rows, columns) // (32 * tile.warps) // 2
-        limit = held + t.registers_both_ways if held <= t.held_both_ways else None
-    return Plan("columnwise", by_rows.rows, by_rows.block, tile.warps, programs, by_rows.blocks, ahead, tiles, limit)
 
 
 def row_counts_apart() -> tuple[int, ...]:
@@ -308,7 +275,7 @@ def backward_plan(problem: Problem, device: Device, centred: bool, align: int, m
     if few is not None:
         return few
     choice = _tuned("backward", problem, device, centred, align) or backward_choice(problem, centred, align)
-    column = problem.y.itemsize + problem.h.itemsize + _itemsize(problem.sum)
+    column = problem.y.itemsize + problem.h.itemsize + itemsize(problem.sum)
     if choice.schedule == "tile":
         return _walk(problem, device, choice.tile, column)
     return _wide(problem, device, choice.tile, column, _most_partials(problem))
@@ -334,7 +301,7 @@ def _few(problem: Problem, device: Device, align: int) -> Plan | None:
     shared = next((most for cols, most in t.few_shared_rows if columns >= cols), 0)
     if device.clusters and rows <= shared and columns <= t.few_slice.cols * CLUSTER:
         block = t.few_slice.block or t.few_slice.cols
-        blocks = _cdiv(problem.cols, block * CLUSTER)
+        blocks = cdiv(problem.cols, block * CLUSTER)
         return Plan("few", 1, block, t.few_slice.warps, rows * CLUSTER, blocks, slices=CLUSTER, unit=block)
     if columns > t.few_row.cols and rows > t.few_wide_rows:
         return None
@@ -348,7 +315,7 @@ def backward_choice(problem: Problem, centred: bool, align: int) -> Choice:
     tile = _odd_backward(problem, centred, align) or _fitting(
         t.centred_backward_tiles if centred else t.backward_tiles, _columns(problem)
     )
-    column = problem.y.itemsize + problem.h.itemsize + _itemsize(problem.weight) + (8 if centred else 4)
+    column = problem.y.itemsize + problem.h.itemsize + itemsize(problem.weight) + (8 if centred else 4)
     narrow = problem.cols * column <= t.backward_row_bytes and not (centred and problem.cols > t.centred_backward_most)
     if tile is not None and narrow:
         return Choice("tile", _snug(tile, problem.cols, align))
@@ -416,7 +383,7 @@ def _piece(dtype: torch.dtype, align: int) -> int:
 
 
 def _single(cols: int) -> Tile:
-    warps = min(16, max(2, power_of_two(_cdiv(cols, 32 * _thresholds.single_elements))))
+    warps = min(16, max(2, power_of_two(cdiv(cols, 32 * _thresholds.single_elements))))
     return Tile(cols, 1, warps, block=32 * warps)
 
 
@@ -466,8 +433,8 @@ def _block(tile: Tile, problem: Problem) -> int:
 def _tiles(problem: Problem, tile: Tile, schedule: str = "tile") -> Plan:
     """A program for each tile of a lane."""
     block = _block(tile, problem)
-    programs = _cdiv(problem.rows, tile.rows) * problem.lanes
-    return Plan(schedule, tile.rows, block, tile.warps, programs, _cdiv(problem.cols, block))
+    programs = cdiv(problem.rows, tile.rows) * problem.lanes
+    return Plan(schedule, tile.rows, block, tile.warps, programs, cdiv(problem.cols, block))
 
 
 def _walk(problem: Problem, device: Device, tile: Tile, column: int) -> Plan:
@@ -483,7 +450,7 @@ def _walk(problem: Problem, device: Device, tile: Tile, column: int) -> Plan:
 def _wide(problem: Problem, device: Device, tile: Tile, column: int, most: int | None = None) -> Plan:
     """Split where all programs of a row can run at the same time, else stream; in `most` groups of them at the most."""
     per_sm = tile.programs_per_sm or 0
-    slices = _cdiv(problem.cols, tile.cols)
+    slices = cdiv(problem.cols, tile.cols)
     resident = device.sms * per_sm
     rows = problem.rows * problem.lanes
     if device.cooperative and slices <= resident and not problem.per_lane:
@@ -491,10 +458,10 @@ def _wide(problem: Problem, device: Device, tile: Tile, column: int, most: int |
         registers = device.registers // (per_sm * tile.warps * 32) // 8 * 8  # they are handed out in eights
         stages = _stages_that_fit(tile, per_sm, tile.cols * column, device)
         return Plan("split", 1, tile.cols, tile.warps, groups * slices, 1, stages, slices, min(255, registers))
-    return _stream(problem)
+    return stream_plan(problem)
 
 
-def _stream(problem: Problem) -> Plan:
+def stream_plan(problem: Problem) -> Plan:
     t = _thresholds
     block = _block(Tile(t.stream_block, 1, t.stream_warps), problem)
     return Plan("stream", 1, block, t.stream_warps, problem.rows * problem.lanes)
@@ -507,34 +474,9 @@ def _stages_that_fit(tile: Tile, programs_per_sm: int, tile_bytes: int, device: 
     return max(1, min(tile.stages, 1 + room // tile_bytes))
 
 
-def few_columns_plan(problem: Problem, rows: int) -> Plan:
-    """The programs for dW and dB beside those for so many rows, in the backward of few."""
-    few = _thresholds.few_columns
-    tile = next((tile for most, tile in few if rows <= most), few[-1][1])
-    return Plan("few", tile.rows, tile.cols, tile.warps, _cdiv(problem.cols, tile.cols))
-
-
-def affine_plan(problem: Problem, device: Device) -> Plan:
-    """Column sums for dW and dB in the stream schedule."""
-    tile = _thresholds.stream_affine
-    block = min(power_of_two(problem.cols), tile.cols)
-    blocks = _cdiv(problem.cols, block)
-    tiles = _cdiv(problem.rows, tile.rows)
-    sharing = max(1, min(tiles, device.sms * (tile.programs_per_sm or 1) // (blocks * problem.lanes)))
-    return Plan("stream", tile.rows, block, tile.warps, sharing * blocks * problem.lanes)
-
-
-def partials_plan(lanes: int, cols: int) -> Plan:
-    """The sum of partial rows of `cols` columns, for each lane; however many there are, the kernel is the same."""
-    t = _thresholds
-    narrowest, widest = t.partials_blocks
-    block = min(power_of_two(cols), max(narrowest, min(widest, power_of_two(_cdiv(cols, t.partials_programs)))))
-    return Plan("tile", t.partials_elements // block, block, t.partials_warps, _cdiv(cols, block) * lanes)
-
-
-def _itemsize(dtype: torch.dtype | None) -> int:
+def itemsize(dtype: torch.dtype | None) -> int:
     return 0 if dtype is None else dtype.itemsize
 
 
-def _cdiv(a: int, b: int) -> int:
+def cdiv(a: int, b: int) -> int:
     return -(-a // b)

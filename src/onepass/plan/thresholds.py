@@ -15,7 +15,9 @@ class Tile:
     programs_per_sm: int | None = None  # that walk the tiles; None: a program for each tile
     stages: int = 1
     block: int | None = None  # columns of a block; None: the row is one block
-    late: int | None = None  # with more programs for each SM, weight and bias are asked for when needed; None: never
+    late: int | None = None  # with more programs for each SM, weight and bias are asked for late; None: never
+    ahead: int = 1  # and then for so many blocks before they are needed
+    registers: int | None = None  # and then a thread's limit, where more programs are worth it
 
 
 @dataclass(frozen=True)
@@ -92,14 +94,21 @@ class Thresholds:
         Tile(9216, 1, 8, block=2048, late=16),
         Tile(16384, 1, 8, block=2048, late=2),
     )
-    #: Wider ones: 160 us against 174 walked at 8,192 x 20,480, 139 against 142 at 4,096 x 32,768, 179 against 192 at
-    #: 40,960 columns, level at 65,536; with a residual 275 against 318 at 8,192 x 16,384; in pieces of 4 bytes 89
-    #: against 186 at 4,096 x 20,002.
+    #: Wider ones: 160 us against 174 walked at 8,192 x 20,480, 130 against 142 at 4,096 x 32,768, 173 against 192 at
+    #: 40,960 columns, 287 against 304 at 65,536; with a residual 275 against 318 at 8,192 x 16,384; in pieces of 4
+    #: bytes 89 against 186 at 4,096 x 20,002. Weight and bias of a block are asked for before the one in front of it is
+    #: stored, where registers allow: 130 us against 137 at 4,096 x 32,768, 287 against 308 at 65,536 columns, 15.0
+    #: against 18.1 at 300 x 32,768. Of a sum with a residual, held in fp32, it is 153 against 139 at 4,096 x 16,384.
     wide_centred_tiles: tuple[Tile, ...] = (
-        Tile(32768, 1, 16, block=4096, late=2),
-        Tile(40960, 1, 16, block=4096, late=0),
+        Tile(20480, 1, 16, block=4096, late=2, ahead=0),
+        Tile(32768, 1, 16, block=4096, late=2, registers=64),
+        Tile(40960, 1, 16, block=4096, late=0, registers=64),
         Tile(65536, 1, 32, block=8192, late=0),
     )
+    #: RMSNorm's of so many columns and more, of nothing but x, instead of walked: 501 us against 517 at 8,192 x 65,536,
+    #: 225 against 237 at 4,096 x 57,344, 14.7 against 16.9 at 133 x 65,536; but 11.8 against 10.0 at 133 x 49,152.
+    wide_plain_from: int = 49153
+    wide_plain_tile: Tile = Tile(65536, 1, 32, block=8192, late=0)
     #: Rows that begin at odd addresses are loaded in pieces of 2 or 4 bytes, which leaves nothing to win from wide
     #: blocks: narrow ones reach less far beyond the row (51 us against 103 at 319,566 x 105). By columns of any dtype.
     #: They are for few rows too, which want more warps: 1.6 us against 2.4 at 600 x 37, and 9.2 against 11.5 at 131,726
@@ -122,23 +131,28 @@ class Thresholds:
     #: Wider ones of 16 bits, element by element: a block is as wide as its threads, with as many warps as leave each
     #: thread about this many: 21.8 us against 25.2 at 4,093 x 4,099, LayerNorm 24.7 against 33.9.
     single_elements: int = 33
-    #: Of so many columns and more, which are not kept packed, two elements side by side, and the weight late: 170 us
-    #: against 245 at 8,192 x 16,001, 132 against 150 walked at 4,096 x 24,001, and 196 against 176 at 30,001 columns.
+    #: Of so many columns and more, which are not kept packed, two elements side by side, and the weight late: 168 us
+    #: against 245 at 8,192 x 16,001, 113 against 180 at 12,001 columns, 131 against 150 walked at 4,096 x 24,001, and
+    #: 196 against 176 at 30,001 columns. With the weight of 16,001 columns a block ahead, 179.
     single_wide_from: int = 6145
     single_tiles: tuple[Tile, ...] = (
         Tile(12288, 1, 8, block=512, late=2),
-        Tile(24576, 1, 16, block=1024, late=2),
+        Tile(24576, 1, 16, block=1024, late=2, ahead=0),
     )
-    #: LayerNorm, in fp32 too: 111 us against 193 at 8,192 x 10,523, 215 against 458 walked at 4,096 x 30,001, 300
-    #: against 521 at 40,001 columns; in fp32 98 against 196 at 4,439 x 10,523.
+    #: LayerNorm, in fp32 too: 108 us against 193 at 8,192 x 10,523, 212 against 458 walked at 4,096 x 30,001, 285
+    #: against 521 at 40,001 columns; in fp32 98 against 196 at 4,439 x 10,523. With fewer registers two rows are on an
+    #: SM at 20,001 columns, 122 us against 162, but at 30,001 it would spill, 277 against 212; as it would at 60,001
+    #: with weight and bias a block ahead, 1,459 against 669.
     single_centred_tiles: tuple[Tile, ...] = (
         Tile(12288, 1, 8, block=512, late=2),
+        Tile(20480, 1, 16, block=1024, late=2, registers=64),
         Tile(32768, 1, 16, block=1024, late=2),
-        Tile(65536, 1, 32, block=2048, late=2),
+        Tile(40960, 1, 32, block=2048, late=2),
+        Tile(65536, 1, 32, block=2048, late=2, ahead=0),
     )
     #: And those of 16 bits, loaded in pieces of 4 or 8 bytes, that are too wide for the tiles above: 82 us against 101
     #: walked at 4,096 x 20,002, level at 30,004 columns.
-    wide_odd_tile: Tile = Tile(24576, 1, 16, block=4096, late=2)
+    wide_odd_tile: Tile = Tile(24576, 1, 16, block=4096, late=2, ahead=0)
 
     #: Elements of an input, forward and backward, from which on a thread keeps them packed: below, registers are not
     #: what limits a program, and widening them again costs (LayerNorm's backward of 4,096 columns, 32 elements: 205 us
@@ -170,11 +184,13 @@ class Thresholds:
     forward_slice: Tile = Tile(8192, 1, 8, 2, 3)
     narrow_forward_slice: Tile = Tile(2048, 1, 2, 6, 3)
 
-    #: LayerNorm's exchange twice for each row, and do better within a cluster, however many they are: 337 us against
-    #: 361 at 2,048 x 131,072, 364 against 393 at 1,024 x 262,144, 11 against 15 at 77 x 83,712.
+    #: LayerNorm's exchange twice for each row, and do better within a cluster, however many they are: 312 us against
+    #: 361 at 2,048 x 131,072, 337 against 393 at 1,024 x 262,144, 11 against 15 at 77 x 83,712. Weight and bias a block
+    #: ahead are 312 against 328, but 229 against 219 at 2,048 x 83,712.
     centred_clusters: tuple[Tile, ...] = (
-        Tile(131072, 1, 8, block=2048, late=2),
-        Tile(262144, 1, 16, block=4096, late=2),
+        Tile(90112, 1, 8, block=2048, late=2, ahead=0),
+        Tile(131072, 1, 8, block=2048, late=2, registers=64),
+        Tile(262144, 1, 16, block=4096, late=2, registers=64),
     )
     #: Sums with a residual, LayerNorm's too, are level if many and gain if few: 3.7 us against 4.6 at 3 x 88,272.
     summed_clusters: tuple[Tile, ...] = (

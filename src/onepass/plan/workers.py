@@ -19,7 +19,7 @@ from functools import cache
 from queue import SimpleQueue
 from typing import Any
 
-from onepass.plan import launch
+from onepass.plan import binaries, launch
 
 #: Starting a process takes as long as compiling some ten kernels.
 WORTHWHILE = 8
@@ -40,17 +40,9 @@ def compile_at_once(kernels: Sequence[tuple[Any, ...]]) -> None:
         count = min(len(orders), _cores())
         if count < 2:
             return
-        _hash_triton()
+        binaries.read_triton()
         with suppress(RuntimeError), ThreadPoolExecutor(count) as threads:  # else there are no threads to be had
             list(threads.map(_compile, orders))
-
-
-def _hash_triton() -> None:
-    """It is kept for the process, but not by a lock: every thread would hash the half gigabyte that Triton is."""
-    with suppress(ImportError):  # another Triton
-        from triton.runtime.cache import triton_key
-
-        triton_key()
 
 
 def _compile(order: tuple[Any, ...]) -> None:

@@ -1,0 +1,51 @@
+"""Plans for FP8 rows and their transpose in one launch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from onepass.plan.device import Device
+from onepass.plan.planner import Plan, cdiv, forward_plan, itemsize, power_of_two, stream_plan, thresholds
+from onepass.plan.thresholds import Tile
+from onepass.spec import Problem
+
+
+def rows_beside_columns(problem: Problem, device: Device, centred: bool, align: int) -> Plan:
+    """How rows are quantized in the launch that makes their transpose too: as many rows are without it.
+
+    Programs that share a row cannot be among others that wait for them; and rows of several lanes are counted one by
+    one.
+    """
+    many = replace(problem, rows=max(problem.rows, thresholds().block_row_min_rows))
+    plan = forward_plan(many, device, centred, align)
+    if plan.schedule == "split":
+        plan = stream_plan(many)
+    return replace(plan, rows=1) if problem.lanes > 1 else plan
+
+
+def columnwise_tile(problem: Problem, by_rows: Plan) -> Tile:
+    """Of the transpose, for programs that have as many warps as those of the rows."""
+    t = thresholds()
+    each = t.transposed_columns
+    if problem.group > 1:
+        each = t.columnwise_columns if problem.residual is None else t.columnwise_columns_with_residual
+    return Tile(min(power_of_two(problem.cols), each * by_rows.warps), 128, by_rows.warps)
+
+
+def columnwise_plan(problem: Problem, by_rows: Plan, tile: Tile, centred: bool) -> Plan:
+    """FP8 both ways. `rows`, `block` and `blocks` are of programs for rows, `slices` are tiles beside each other, and
+    `stages` the blocks of rows that programs for rows are ahead of these."""
+    t = thresholds()
+    blocks = cdiv(problem.rows * problem.lanes, tile.rows)
+    tiles = cdiv(problem.cols, tile.cols)
+    # What a tile reads: x and the residual once more, or the bytes of the rows.
+    column = problem.x.itemsize + itemsize(problem.residual) if problem.group > 1 else 1
+    ahead = max(1, min(blocks, t.columnwise_ahead // (tile.rows * problem.cols * column)))
+    programs = (ahead + blocks) * (tile.rows // by_rows.rows) + blocks * tiles
+    limit = None
+    if problem.x.itemsize == 2 and problem.residual is None and not centred and by_rows.schedule == "tile":
+        rows = by_rows.rows * by_rows.block * by_rows.blocks
+        columns = tile.rows * tile.cols if problem.group > 1 else 0
+        held = max(rows, columns) // (32 * tile.warps) // 2
+        limit = held + t.registers_both_ways if held <= t.held_both_ways else None
+    return Plan("columnwise", by_rows.rows, by_rows.block, tile.warps, programs, by_rows.blocks, ahead, tiles, limit)

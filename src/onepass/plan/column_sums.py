@@ -1,0 +1,32 @@
+"""Plans for the sums down columns, dW and dB, where they have programs of their own."""
+
+from __future__ import annotations
+
+from onepass.plan.device import Device
+from onepass.plan.planner import Plan, cdiv, power_of_two, thresholds
+from onepass.spec import Problem
+
+
+def few_columns_plan(problem: Problem, rows: int) -> Plan:
+    """The programs for dW and dB beside those for so many rows, in the backward of few."""
+    few = thresholds().few_columns
+    tile = next((tile for most, tile in few if rows <= most), few[-1][1])
+    return Plan("few", tile.rows, tile.cols, tile.warps, cdiv(problem.cols, tile.cols))
+
+
+def affine_plan(problem: Problem, device: Device) -> Plan:
+    """Column sums for dW and dB in the stream schedule."""
+    tile = thresholds().stream_affine
+    block = min(power_of_two(problem.cols), tile.cols)
+    blocks = cdiv(problem.cols, block)
+    tiles = cdiv(problem.rows, tile.rows)
+    sharing = max(1, min(tiles, device.sms * (tile.programs_per_sm or 1) // (blocks * problem.lanes)))
+    return Plan("stream", tile.rows, block, tile.warps, sharing * blocks * problem.lanes)
+
+
+def partials_plan(lanes: int, cols: int) -> Plan:
+    """The sum of partial rows of `cols` columns, for each lane; however many there are, the kernel is the same."""
+    t = thresholds()
+    narrowest, widest = t.partials_blocks
+    block = min(power_of_two(cols), max(narrowest, min(widest, power_of_two(cdiv(cols, t.partials_programs)))))
+    return Plan("tile", t.partials_elements // block, block, t.partials_warps, cdiv(cols, block) * lanes)
