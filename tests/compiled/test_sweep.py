@@ -1,0 +1,40 @@
+"""`scripts/sweep` compiles what it would time, on a machine without a GPU, and says in a sentence what it cannot do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def sweep(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "scripts" / "sweep"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+
+
+def test_each_choice_is_compiled_beside_what_is_planned(tmp_path):
+    cases = ["rms_norm-forward-9x64-bfloat16", "layer_norm-backward-600x64-float32"]
+    done = sweep("--compile", *cases, "--choice", "tile warps=2 block=32", ONEPASS_CACHE=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    # A forward and a backward with its sum of partials, which is the same however the backward is done; twice each.
+    assert len(list((tmp_path / "kernels").iterdir())) == 5
+    assert "5 of 5 kernels compiled" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["somewhat"], "rms_norm-forward-4096x4096-bfloat16, not somewhat"),
+        (["rms_norm-forward-4x64-int8"], "dtype must be one of float32, bfloat16, float16, not int8"),
+        (["rms_norm-forward-4x64-float16", "--choice", "tile warps=two"], "like warps=8; not tile warps=two"),
+        (["rms_norm-forward-4x64-float16", "--choice", "heap warps=2"], "one of tile, split, stream, cluster"),
+    ],
+)
+def test_what_it_cannot_read_is_said_in_a_sentence(arguments, said):
+    done = sweep(*arguments)
+    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
