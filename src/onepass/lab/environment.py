@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import re
 import socket
 import subprocess
 from importlib.resources import files
@@ -54,12 +55,15 @@ def _version(package: str) -> str | None:
 
 
 def _cpu() -> str:
+    """Its name by the kernel, or by lscpu, which knows those of ARM by their numbers; else what it can run."""
     try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+        listed = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        if "model name" not in listed:
+            listed = subprocess.run(["lscpu"], capture_output=True, text=True, check=False).stdout
     except OSError:
-        names = []
-    return names[0] if names else platform.processor()
+        listed = ""
+    found = re.search(r"^model name\s*:\s*(.+?)\s*$", listed, re.MULTILINE | re.IGNORECASE)
+    return found[1] if found else platform.processor() or platform.machine()
 
 
 def _sources() -> str:
