@@ -26,7 +26,7 @@ def quantized_forward(shape: tuple[int, int], dtype: torch.dtype, fp8: Fp8) -> Q
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_row_is_laid_over_the_same_threads_whatever_the_number_of_rows(kind, cols, dtype, compiled):
     """It is the first launch that sums."""
-    for also in (False, True):
+    for also in (False, True) if dtype == torch.bfloat16 else (False,):
         layouts = []
         for rows in (1, 4096):
             call = quantized_forward((rows, cols), dtype, Fp8(kind, also_unquantized=also))
