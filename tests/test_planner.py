@@ -43,10 +43,10 @@ def problem_of(rows, cols, dtype=torch.bfloat16, lanes=1, per_lane=False, residu
     return Problem(rows, lanes, cols, dtype, dtype, dtype, None, residual, residual, per_lane)
 
 
-def plans_of(problem, device):
+def plans_of(problem, device, align=1):
     """Forward and backward of both norms."""
-    forward = [planner.forward_plan(problem, device, centred, 1) for centred in (False, True)]
-    return *forward, *(planner.backward_plan(problem, device, centred, 1, False) for centred in (False, True))
+    forward = [planner.forward_plan(problem, device, centred, align) for centred in (False, True)]
+    return *forward, *(planner.backward_plan(problem, device, centred, align, False) for centred in (False, True))
 
 
 def power_of_two_at_least(number):
@@ -187,9 +187,11 @@ def test_only_short_rows_have_a_second_tile_and_it_starts_at_the_named_row_count
 
 @pytest.mark.parametrize("device", [H200, CLUSTERED, ALONE, INTERPRETER], ids=lambda device: device.name)
 def test_every_number_of_columns_has_a_plan(device):
-    for cols, dtype, rows in product(COLS, DTYPES, (0, 1, 4096)):
-        problem = problem_of(rows, cols, dtype, residual=torch.float32)
-        for plan in plans_of(problem, device):
+    for cols, dtype, rows, align in product(COLS, (torch.float32, torch.bfloat16), (0, 1, 4096), ALIGNS):
+        if cols % align:
+            continue
+        problem = problem_of(rows, cols, dtype, residual=None if align == 1 else dtype)
+        for plan in plans_of(problem, device, align):
             assert plan.schedule in ("tile", "split", "stream")
             assert plan.block == power_of_two_at_least(plan.block), "Triton's blocks are powers of two"
             assert plan.rows == power_of_two_at_least(plan.rows)
