@@ -25,6 +25,7 @@ _NO_ODD_TILES: dict[str, object] = {
     "odd_centred_backward_tiles": (),
     "half_odd_backward_tiles": (),
     "half_odd_wide_from": 1 << 30,
+    "turns_from_bytes": 1 << 30,
     "wide_forward_tile": Tile(0, 1, 1),
 }
 

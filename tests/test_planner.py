@@ -1,5 +1,6 @@
 """The planner as a pure function: every problem has a plan, and the row count never reaches into a row's arithmetic."""
 
+import math
 from dataclasses import replace
 from itertools import product
 
@@ -169,20 +170,22 @@ def test_clusters_are_for_rows_that_can_be_laid_out_by_vectors_of_a_known_width(
 
 
 @norms
-def test_only_short_rows_have_a_second_tile_and_it_starts_at_the_named_row_count(centred):
+def test_small_tiles_of_short_rows_are_put_together_until_few_programs_are_left(centred):
     t = planner.thresholds()
-    for cols in COLS:
+    for cols, rows in product(COLS, (64, 500, 849, 3000, 4095)):
         align = min(16, cols & -cols)
-        fewest, few, many = (
-            planner.forward_plan(problem_of(rows, cols), H200, centred, align)
-            for rows in (t.small_tiles_from - 1, t.small_tiles_from, t.block_row_min_rows)
+        one, plan, many = (
+            planner.forward_plan(problem_of(count, cols), H200, centred, align)
+            for count in (1, rows, t.block_row_min_rows)
         )
-        if many.rows == 1:
-            assert (few.rows, few.warps) == (fewest.rows, fewest.warps) == (many.rows, many.warps)
-        else:
-            assert fewest.rows <= many.rows and cols <= 2048
-            together = 1 if fewest.rows == 1 or align < 8 else t.small_tiles_together
-            assert (few.rows, few.warps) == (fewest.rows * together, fewest.warps * together)
+        if many.rows == 1 or align < 8:
+            assert (plan.rows, plan.warps) == (many.rows, many.warps)
+            continue
+        assert one.rows <= many.rows and cols <= 2048
+        assert plan.warps * one.rows == plan.rows * one.warps
+        largest = one.rows == 1 or 2 * plan.warps > 16 or 2 * plan.rows * power_of_two_at_least(cols) > t.small_elements
+        assert plan.programs <= t.small_programs or largest
+        assert plan.rows == one.rows or -(-rows // (plan.rows // 2)) > t.small_programs
 
 
 @pytest.mark.parametrize("device", [H200, CLUSTERED, ALONE, INTERPRETER], ids=lambda device: device.name)
@@ -246,6 +249,30 @@ def test_backward_programs_are_whole_lanes():
         assert plan.schedule == "tile" and plan.programs % lanes == 0 and plan.programs >= lanes
 
 
+@norms
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_rows_in_turns_have_as_many_programs_for_each(centred, dtype):
+    vector = 16 // dtype.itemsize
+    t = planner.thresholds()
+    for cols, rows in product((65, 129, 1001, 2050, 4099, 8191, 16001, 40001), (1, 300, 4096, 100_000)):
+        turns = vector // math.gcd(cols, vector)
+        align = vector // turns
+        problem = replace(problem_of(rows, cols, dtype), turns=turns)
+        plan = planner.backward_plan(problem, H200, centred, align, False)
+        narrow = align * dtype.itemsize <= 4
+        assert planner.takes_turns(problem, align) == (narrow and cols * dtype.itemsize >= t.turns_from_bytes)
+        if plan.schedule != "turns":
+            assert not planner.takes_turns(problem, align) or cols * dtype.itemsize > 16000
+            continue
+        assert plan.programs % turns == 0 and plan.programs <= max(turns, 132 * 16)
+        assert plan.blocks * plan.block >= cols + vector - 1 > (plan.blocks - 1) * plan.block
+        assert plan.block == power_of_two_at_least(plan.block) >= vector
+        partials = 4 * cols * plan.programs
+        assert partials <= max(t.partials_bytes, 4 * cols * turns, rows * cols * dtype.itemsize // t.partials_of_x)
+    one = replace(problem_of(4096, 4100), turns=2)
+    assert planner.backward_plan(one, H200, centred, 4, False).schedule == "tile", "in pieces of 8 bytes"
+
+
 def test_few_rows_have_a_backward_of_one_launch():
     t = planner.thresholds()
     widths, counts = (1, 2048, 4096, 8193, 16384, 16385, 32768, 32769), (t.few_wide_rows, 256, t.few_rows)
@@ -268,8 +295,8 @@ def test_column_sums_cover_every_column():
 
 
 def test_sums_of_partials_cover_every_column_of_every_lane():
-    for lanes, cols in product((1, 3), (1, 33, 4096)):
-        plan = column_sums.partials_plan(lanes, cols)
+    for lanes, cols, both in product((1, 3), (1, 33, 4096), (False, True)):
+        plan = column_sums.partials_plan(lanes, cols, both)
         assert plan.programs == lanes * -(-cols // plan.block)
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -160,9 +161,13 @@ def test_every_candidate_is_a_plan_and_keeps_rows_apart_from_their_number(centre
             alone = [of_one_program(plan) for plan in plans]
             kept = {(*order_of_sums(p), p.block, p.slices, *held_by_a_thread(p, vector)) for p in alone}
             assert len(kept) == 1 and plans[-1].schedule == schedules[choice.schedule], (cols, choice, kept)
-        for choice in backward:
+        turned = replace(problem, turns=16 // dtype.itemsize // vector)
+        in_turns = backward_candidates(turned, device, centred, align)
+        odd = planner.takes_turns(turned, align) and cols <= 8192
+        assert any(choice.schedule == "turns" for choice in in_turns) == odd, cols
+        for planned, choice in [*product((problem,), backward), *product((turned,), in_turns)]:
             with planner.force("backward", choice):
-                plan = planner.backward_plan(problem, device, centred, align, True)
+                plan = planner.backward_plan(planned, device, centred, align, True)
             assert plan.schedule == choice.schedule, (cols, choice)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from onepass.kernels.reduce import sum_partials
 from onepass.kernels.split import split_backward
 from onepass.kernels.stream import stream_backward, stream_backward_affine
 from onepass.kernels.tile import tile_backward
+from onepass.kernels.turns import turns_backward
 from onepass.pages import filled
 from onepass.plan import column_sums, planner
 from onepass.plan.device import device_of
@@ -92,6 +94,16 @@ BACKWARD_TENSORS = (
 )  # fmt: skip
 
 
+def turns_of(problem: Problem, layout: Layout) -> int:
+    """After how many rows one begins as far from 16 bytes as the first, where they are dense and all of one width."""
+    sizes = {problem.x.itemsize, problem.y.itemsize, problem.h.itemsize}
+    dense = all(row == problem.cols for row, _ in layout.strides)
+    if layout.lanes > 1 or problem.per_lane or len(sizes) > 1 or not dense:
+        return 1
+    vector = 16 // problem.h.itemsize
+    return vector // math.gcd(problem.cols, vector)
+
+
 class Backward:
     """The gradients of one normalization, ready to run."""
 
@@ -124,7 +136,8 @@ class Backward:
             layout = layout_of(shape, [dense] * 5, problem.per_lane)
         assert layout is not None
         self.layout: Layout = layout
-        self.problem = replace(problem, rows=layout.rows, lanes=layout.lanes)
+        turns = 1 if needs.dresidual else turns_of(problem, layout)
+        self.problem = replace(problem, rows=layout.rows, lanes=layout.lanes, turns=turns)
         self._has_dsum = dsum is not None
         dx_is_like_h = tuple(h) == dense and problem.h == problem.x
         affine = (layout.lanes, problem.cols) if problem.per_lane else (problem.cols,)
@@ -137,6 +150,7 @@ class Backward:
         if needs.dbias and problem.bias is not None:
             self._like_dbias = self.place.like(affine, problem.bias)
         self._align = layout.align(problem.cols)
+        self._asked = self._align if turns == 1 else 16 // problem.h.itemsize  # of addresses
         self._ready: dict[bool, Any] = {}
 
     def align(self, aligned: bool) -> int:
@@ -145,6 +159,8 @@ class Backward:
     def plan(self, aligned: bool = True, rows: int | None = None) -> Plan:
         """For its own number of rows, or for another."""
         problem = self.problem if rows is None else replace(self.problem, rows=rows)
+        if not aligned:
+            problem = replace(problem, turns=1)
         both = self.needs.dx and (self.needs.dweight or self.needs.dbias)
         return planner.backward_plan(
             problem, device_of(self.place.device), self.norm.centred, self.align(aligned), both and not self.inplace
@@ -168,7 +184,7 @@ class Backward:
             dx = dy if self.inplace else torch.empty_like(h if self._like_dx is None else self._like_dx)
         if self._like_dresidual is not None:
             dresidual = torch.empty_like(self._like_dresidual)
-        handles, aligned = place.handles((dy, dsum, h, weight, mean, rstd, dx, dresidual), self._align)
+        handles, aligned = place.handles((dy, dsum, h, weight, mean, rstd, dx, dresidual), self._asked)
         ready = self._ready.get(aligned)
         if ready is None:
             ready = self._ready[aligned] = self._prepare(aligned)
@@ -257,6 +273,18 @@ class Backward:
                 "PACKED": planner.is_packed(plan, align, backward=True), "STAGES": plan.stages,
             }  # fmt: skip
             add(tile_backward, every, scalars, constants, plan)
+        elif plan.schedule == "turns":
+            partial_rows = plan.programs
+            turns, vector = problem.turns, 16 // problem.h.itemsize
+            row = turns * problem.cols // vector
+            scalars = (row, row, problem.rows, problem.cols, plan.programs // turns, norm.offset)
+            constants = {key: kept[key] for key in kept if key != "LANED"} | {
+                "TURNS": turns, "ROWS": plan.rows, "BLOCK": plan.block, "BLOCKS": plan.blocks,
+                "WHOLE": problem.cols // plan.block - 1, "ALIGN": vector,
+                "PACKED": planner.is_packed(plan, vector, backward=True), "STAGES": plan.stages,
+            }  # fmt: skip
+            names = [name for name in every if name != "dresidual"]
+            add(turns_backward, names, scalars, constants, plan)
         elif plan.schedule == "split" and needs.dx:
             partial_rows = plan.programs // plan.slices
             mailbox = problem.rows * problem.lanes * plan.slices
@@ -279,7 +307,7 @@ class Backward:
                 add(stream_backward, names, scalars, constants, plan)
         if wants_affine and partial_rows:
             lanes = problem.lanes if problem.per_lane else 1
-            how = column_sums.partials_plan(lanes, problem.cols)
+            how = column_sums.partials_plan(lanes, problem.cols, needs.dweight and needs.dbias)
             # What it reads and writes is dense, whatever the strides of the tensors above.
             align = Layout(1, 1, ()).align(problem.cols)
             constants = {"ROWS": how.rows, "BLOCK": how.block, "ALIGN": align}

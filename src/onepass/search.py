@@ -12,7 +12,6 @@ import datetime
 import os
 import statistics
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +25,7 @@ from onepass.plan.candidates import backward_candidates, forward_candidates
 from onepass.plan.device import device_of
 from onepass.plan.planner import Choice
 from onepass.plan.table import Entry
+from onepass.spec import Norm, Problem
 
 #: Written before each timed call, so that its inputs come from memory: more than any L2 has.
 FLUSH_BYTES = 256 << 20
@@ -57,25 +57,24 @@ def search(
 ) -> list[Entry]:
     """Search for what is not in the table yet, or `again` for all; what was found is in force from now on, and kept."""
     norm, problem = checked(options, x, weight, bias, residual)
-    call = Forward(norm, problem, x, residual)
-    device, align = device_of(x.device), call.align(True)
+    device = device_of(x.device)
     found = []
     for direction in directions:
-        signature = planner.signature(direction, call.problem, norm.centred, align)
+        runs = _forwards if direction == "forward" else _backwards
+        planned, align, begin = runs(norm, problem, x, weight, bias, residual)
+        signature = planner.signature(direction, planned, norm.centred, align)
         if table.find(device.name, signature) is not None and not again:
             continue
-        runs = _forwards if direction == "forward" else _backwards
         candidates = forward_candidates if direction == "forward" else backward_candidates
-        choices = candidates(call.problem, device, norm.centred, align)
-        prepare = runs(norm, problem, x, weight, bias, residual)
-        times = _race(prepare, direction, choices, x.device, progress)
+        choices = candidates(planned, device, norm.centred, align)
+        times = _race(begin(), direction, choices, x.device, progress)
         best = min(times, key=lambda choice: times[choice])
         if times[best] > (1 - WORTHWHILE) * times[choices[0]]:
             best = choices[0]
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         entry = Entry(
             signature, best.schedule, best.tile, round(times[best], 2), round(times[choices[0]], 2),
-            call.problem.rows * call.problem.lanes, now,
+            planned.rows * planned.lanes, now,
         )  # fmt: skip
         table.keep(device.name, entry)
         found.append(entry)
@@ -84,35 +83,51 @@ def search(
     return found
 
 
-def _forwards(norm: Any, problem: Any, x: Tensor, *others: Tensor | None) -> Callable[[], Callable[[], object]]:
+#: Makes a call that can be timed, anew for each choice.
+Prepare = Callable[[], Callable[[], object]]
+#: What is planned, for which alignment, and what makes the inputs of all calls.
+Runs = tuple[Problem, int, Callable[[], Prepare]]
+
+
+def _forwards(norm: Norm, problem: Problem, x: Tensor, *others: Tensor | None) -> Runs:
     weight, bias, residual = others
 
     def prepare() -> Callable[[], object]:
         call = Forward(norm, problem, x, residual)
         return lambda: call(x, weight, bias, residual, True)
 
-    return prepare
+    call = Forward(norm, problem, x, residual)
+    return call.problem, call.align(True), lambda: prepare
 
 
-def _backwards(norm: Any, problem: Any, x: Tensor, *others: Tensor | None) -> Callable[[], Callable[[], object]]:
+def _backwards(norm: Norm, problem: Problem, x: Tensor, *others: Tensor | None) -> Runs:
     weight, bias, residual = others
     call = Forward(norm, problem, x, residual)
-    y, total, mean, rstd = call(x, weight, bias, residual, True)
-    assert rstd is not None
-    h = x if total is None else total
-    dy, dsum = torch.randn_like(y), None if total is None else torch.randn_like(total)
+    dense, summed = contiguous_strides(x.shape), call.problem.sum is not None
+    strides = (dense, dense if summed else None, dense if summed else x.stride())
     needs = Needs(True, False, weight is not None, bias is not None)
-    strides = (contiguous_strides(y.shape), None if dsum is None else dsum.stride(), h.stride())
 
-    def prepare() -> Callable[[], object]:
-        backward = Backward(norm, call.problem, x.shape, x.device, strides, needs)
-        return lambda: backward(dy, dsum, h, weight, mean, rstd)
+    def build() -> Backward:
+        return Backward(norm, call.problem, x.shape, x.device, strides, needs)
 
-    return prepare
+    def begin() -> Prepare:
+        y, total, mean, rstd = call(x, weight, bias, residual, True)
+        assert rstd is not None
+        h = x if total is None else total
+        dy, dsum = torch.randn_like(y), None if total is None else torch.randn_like(total)
+
+        def prepare() -> Callable[[], object]:
+            backward = build()
+            return lambda: backward(dy, dsum, h, weight, mean, rstd)
+
+        return prepare
+
+    planned = build()
+    return planned.problem, planned.align(True), begin
 
 
 def _race(
-    prepare: Callable[[], Callable[[], object]],
+    prepare: Prepare,
     direction: str,
     choices: list[Choice],
     device: torch.device,

@@ -143,6 +143,23 @@ def test_no_plan_for_16_bits_spills(compiled, tmp_path, cols, norm):
     assert all(name == "split_backward" and norm.centred and stack <= 24 for name, stack in spilled.items()), spilled
 
 
+@both
+@pytest.mark.parametrize("cols", [387, 2049, 4099])
+def test_rows_in_turns_are_loaded_and_stored_in_vectors_and_do_not_spill(compiled, tmp_path, cols, norm):
+    dense = (cols, 1)
+    needs = Needs(True, False, True, norm.centred)
+    problem = problem_of(norm, 8192, cols, BF16)
+    call = Backward(norm, problem, (8192, cols), torch.device("meta"), (dense, None, dense), needs)
+    step = call.steps(call.plan(), call.align(True))[0][0]
+    assert step.plan.schedule == "turns"
+    step.kernel(call.place.device)
+    [kernel] = compiled
+    assert not stack_bytes(kernel, tmp_path)
+    copied = set(re.findall(r"cp\.async\.c[ag]\.shared\.global \[[^]]*\], \[[^]]*\], (0x\w+)", kernel.asm["ptx"]))
+    assert copied and copied <= {"0x4", "0x8", "0x10"} and copied != {"0x4"}, "4 bytes for rstd and mean"
+    assert re.search(r"st\.global\.L1::evict_first\.L2::cache_hint\.v[24]\.b32", kernel.asm["ptx"])
+
+
 @pytest.mark.parametrize("norm", [Norm(False, 1e-6, offset=1.0), LAYER], ids=["rms_norm", "layer_norm"])
 def test_numbers_that_come_in_64_bits_are_rounded_first(compiled, monkeypatch, norm):
     """Inductor hands them over like that."""

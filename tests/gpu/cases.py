@@ -144,13 +144,15 @@ def schedule_of_many(plan: Plan) -> str:
 
 
 def backward_schedule(case: Case) -> str:
-    """The forward's, but where rows are few, and those that programs share if a cluster can take them."""
-    rows, width = math.prod(case.shape[:-1]), case.shape[-1] * case.dtype.itemsize
+    """The forward's, but where rows are few, those that programs share if a cluster can take them, and odd rows."""
+    cols, size = case.shape[-1], case.dtype.itemsize
+    rows, width = math.prod(case.shape[:-1]), cols * size
     t = planner.thresholds()
-    most = t.few_rows if case.shape[-1] >= rows * t.few_columns_a_row else min(t.few_rows, t.few_rows_of_any_width)
+    most = t.few_rows if cols >= rows * t.few_columns_a_row else min(t.few_rows, t.few_rows_of_any_width)
     few = case.schedule == "tile" and rows <= most and not case.per_head
     few |= case.schedule == "split" and CLUSTERS and rows <= 16 and width <= 256 << 10
-    return "few" if few else case.schedule
+    odd = case.schedule == "tile" and (cols & -cols) * size <= 4 and width >= t.turns_from_bytes
+    return "few" if few else "turns" if odd else case.schedule
 
 
 def streaming() -> Any:

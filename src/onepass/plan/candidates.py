@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import product
 
 from onepass.plan.device import Device
-from onepass.plan.planner import Choice, backward_choice, forward_choice, power_of_two
+from onepass.plan.planner import Choice, backward_choice, forward_choice, power_of_two, reach, takes_turns
 from onepass.plan.thresholds import Tile
 from onepass.spec import Problem
 
@@ -57,14 +57,17 @@ def backward_candidates(problem: Problem, device: Device, centred: bool, align: 
     """The model's own choice first."""
     found = [backward_choice(problem, centred, align)]
     column = problem.y.itemsize + problem.h.itemsize
+    schedule, planned, wide = "tile", problem, align
+    if takes_turns(problem, align):
+        schedule, planned, wide = "turns", replace(problem, cols=reach(problem)), 16
     shortest = problem.cols <= SHORTEST
     row_counts = (1, 2, 4) if problem.cols <= SHORT else (1, 2) if problem.cols <= 4096 else (1,)
     for rows in (1, 2, 4, 8, 16) if shortest else row_counts:
-        for tile, per_sm, stages in product(_tiles(problem, align, rows), (1, 2, 4, 8, 16), (2, 3, 4)):
+        for tile, per_sm, stages in product(_tiles(planned, wide, rows), (1, 2, 4, 8, 16), (2, 3, 4)):
             in_flight = per_sm * (stages - 1) * rows * problem.cols * column
             if 4 <= tile.warps * per_sm <= (32 if shortest else 16) and in_flight <= device.shared * 0.95:
                 walking = Tile(tile.cols, rows, tile.warps, per_sm, stages, tile.block)
-                found.append(Choice("tile", walking))
+                found.append(Choice(schedule, walking))
     if problem.cols >= 8192 and device.cooperative and not problem.per_lane:
         found += _slices(stages=(2, 3))
     return _distinct(found, problem.cols)

@@ -24,9 +24,12 @@ def affine_plan(problem: Problem, device: Device) -> Plan:
     return Plan("stream", tile.rows, block, tile.warps, sharing * blocks * problem.lanes)
 
 
-def partials_plan(lanes: int, cols: int) -> Plan:
-    """The sum of partial rows of `cols` columns, for each lane; however many there are, the kernel is the same."""
+def partials_plan(lanes: int, cols: int, both: bool) -> Plan:
+    """The sum of partial rows of `cols` columns, for each lane; however many there are, the kernel is the same.
+
+    `both`: of dW and of dB.
+    """
     t = thresholds()
     narrowest, widest = t.partials_blocks
     block = min(power_of_two(cols), max(narrowest, min(widest, power_of_two(cdiv(cols, t.partials_programs)))))
-    return Plan("tile", t.partials_elements // block, block, t.partials_warps, cdiv(cols, block) * lanes)
+    return Plan("tile", t.partials_elements // block, block, t.partials_warps[both], cdiv(cols, block) * lanes)

@@ -29,7 +29,7 @@ from onepass.spec import Problem
 class Plan:
     """One launch: `programs` programs of `warps` warps, each with `blocks` blocks of `rows` × `block` elements."""
 
-    schedule: str  # "tile", "split" or "stream"; "few" for a backward of few rows
+    schedule: str  # "tile", "split" or "stream"; "few" and "turns" for a backward of few rows, and of odd ones
     rows: int
     block: int
     warps: int
@@ -67,7 +67,7 @@ class Plan:
 class Choice:
     """How the rows of a problem are worked on, however many they are."""
 
-    schedule: str  # "tile", "split" or "stream"; "cluster" for a tile whose rows are always shared
+    schedule: str  # "tile", "turns", "split" or "stream"; "cluster" for a tile whose rows are always shared
     tile: Tile
 
 
@@ -234,7 +234,7 @@ def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
     tile = _fitting(t.centred_forward_tiles if centred else t.forward_tiles, columns)
     plain = problem.residual is None and not problem.quantized
     single = piece == 2 or (centred and plain and piece == problem.x.itemsize)
-    if single and plain and problem.cols >= t.single_wide_from:
+    if single and plain and problem.cols >= t.single_wide_from[centred]:
         single_tile = _fitting(t.single_centred_tiles if centred else t.single_tiles, columns)
         if single_tile is not None:
             return Choice("tile", single_tile)
@@ -247,7 +247,7 @@ def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
     if tile is None and not centred and piece == 16 and plain and columns >= t.wide_plain_from:
         tile = _fitting((t.wide_plain_tile,), columns)
     if tile is not None:
-        return Choice("tile", _single(problem.cols) if single else _snug(tile, problem.cols, align))
+        return Choice("tile", _single(problem, centred) if single else _snug(tile, problem.cols, align))
     # What decides is the bytes of a row that are in flight.
     flowing = problem.x.itemsize + itemsize(problem.residual) + itemsize(problem.sum)
     stream = _fitting(t.centred_streams if centred else t.streams, problem.cols * flowing // 2)
@@ -266,7 +266,9 @@ def row_counts_apart() -> tuple[int, ...]:
     t = _thresholds
     most = {t.shared_rows, t.shared_widest_rows, t.few_rows, *(rows for _, rows in t.few_shared_rows)}
     most |= {rows for rows, _ in t.few_columns[:-1]}
-    return 1, *(rows + 1 for rows in sorted(most)), t.small_tiles_from, t.block_row_min_rows
+    # As many rows as leave small tiles alone, and twice as many again and again, have each number of these together.
+    doubled = itertools.takewhile(lambda rows: rows < t.block_row_min_rows, (t.small_programs << n for n in range(32)))
+    return 1, *(rows + 1 for rows in sorted(most)), *doubled, t.block_row_min_rows - 1, t.block_row_min_rows
 
 
 def backward_plan(problem: Problem, device: Device, centred: bool, align: int, may_read_twice: bool) -> Plan:
@@ -276,8 +278,8 @@ def backward_plan(problem: Problem, device: Device, centred: bool, align: int, m
         return few
     choice = _tuned("backward", problem, device, centred, align) or backward_choice(problem, centred, align)
     column = problem.y.itemsize + problem.h.itemsize + itemsize(problem.sum)
-    if choice.schedule == "tile":
-        return _walk(problem, device, choice.tile, column)
+    if choice.schedule in ("tile", "turns"):
+        return _walk(problem, device, choice, column)
     return _wide(problem, device, choice.tile, column, _most_partials(problem))
 
 
@@ -312,13 +314,17 @@ def _few(problem: Problem, device: Device, align: int) -> Plan | None:
 def backward_choice(problem: Problem, centred: bool, align: int) -> Choice:
     """By the thresholds."""
     t = _thresholds
-    tile = _odd_backward(problem, centred, align) or _fitting(
-        t.centred_backward_tiles if centred else t.backward_tiles, _columns(problem)
-    )
+    in_turns = takes_turns(problem, align)
+    if in_turns:
+        tile = _fitting(t.centred_turns_tiles if centred else t.turns_tiles, reach(problem) * problem.h.itemsize // 2)
+    else:
+        tile = _odd_backward(problem, centred, align) or _fitting(
+            t.centred_backward_tiles if centred else t.backward_tiles, _columns(problem)
+        )
     column = problem.y.itemsize + problem.h.itemsize + itemsize(problem.weight) + (8 if centred else 4)
     narrow = problem.cols * column <= t.backward_row_bytes and not (centred and problem.cols > t.centred_backward_most)
     if tile is not None and narrow:
-        return Choice("tile", _snug(tile, problem.cols, align))
+        return Choice("turns", tile) if in_turns else Choice("tile", _snug(tile, problem.cols, align))
     if _piece(problem.h, align) == 2:
         return Choice("split", t.odd_backward_slice)
     if centred and problem.cols <= t.centred_backward_slice.cols * t.many_slices:
@@ -348,6 +354,7 @@ def signature(direction: str, problem: Problem, centred: bool, align: int) -> st
     dtypes = (problem.x, problem.y, problem.weight, problem.bias, problem.residual, total)
     names = " ".join("-" if dtype is None else str(dtype).removeprefix("torch.") for dtype in dtypes)
     heads = " heads" if problem.per_lane else ""
+    heads += " turns" if direction == "backward" and takes_turns(problem, align) else ""
     heads += f" fp8 by {problem.group}" if problem.quantized and direction == "forward" else ""
     return f"{'layer_norm' if centred else 'rms_norm'} {direction} {problem.cols} {names} align{align}{heads}"
 
@@ -360,6 +367,17 @@ def _tuned(direction: str, problem: Problem, device: Device, centred: bool, alig
         return None
     entry = table.find(device.name, signature(direction, problem, centred, align))
     return None if entry is None else Choice(entry.schedule, entry.tile)
+
+
+def takes_turns(problem: Problem, align: int) -> bool:
+    """Whether a backward's programs take rows that lie alike, so that all can be loaded in vectors."""
+    narrow = _piece(problem.h, align) <= 4
+    return problem.turns > 1 and narrow and problem.cols * problem.h.itemsize >= _thresholds.turns_from_bytes
+
+
+def reach(problem: Problem) -> int:
+    """The columns, and what may come before them in the 16 bytes in which a row begins that is taken in turns."""
+    return problem.cols + 16 // problem.h.itemsize - 1
 
 
 def _columns(problem: Problem) -> int:
@@ -382,8 +400,9 @@ def _piece(dtype: torch.dtype, align: int) -> int:
     return min(16, align * dtype.itemsize)
 
 
-def _single(cols: int) -> Tile:
-    warps = min(16, max(2, power_of_two(cdiv(cols, 32 * _thresholds.single_elements))))
+def _single(problem: Problem, centred: bool) -> Tile:
+    t, cols = _thresholds, problem.cols
+    warps = min(16, max(1 if centred else 2, power_of_two(cdiv(cols, 32 * t.single_elements[centred]))))
     return Tile(cols, 1, warps, block=32 * warps)
 
 
@@ -400,8 +419,10 @@ def _batch_invariant(problem: Problem, tile: Tile, align: int) -> Tile:
     threads_per_row = min(max(1, block // vector), 32 * tile.warps)
     warps = max(1, threads_per_row // 32)
     rows = min(tile.rows, max(1, 32 * warps * vector // block))
-    if rows > 1 and problem.rows >= t.small_tiles_from:
-        warps, rows = warps * t.small_tiles_together, rows * t.small_tiles_together
+    if rows > 1:
+        most = max(rows, t.small_elements // power_of_two(problem.cols))
+        while cdiv(problem.rows, rows) > t.small_programs and 2 * rows <= most and 2 * warps <= t.small_warps:
+            warps, rows = 2 * warps, 2 * rows
     return replace(tile, rows=rows, warps=warps)
 
 
@@ -437,14 +458,19 @@ def _tiles(problem: Problem, tile: Tile, schedule: str = "tile") -> Plan:
     return Plan(schedule, tile.rows, block, tile.warps, programs, cdiv(problem.cols, block))
 
 
-def _walk(problem: Problem, device: Device, tile: Tile, column: int) -> Plan:
-    """The tile schedule, with programs that walk the tiles of a lane. `column` is the bytes read for one element."""
-    plan = _tiles(problem, tile)
+def _walk(problem: Problem, device: Device, choice: Choice, column: int) -> Plan:
+    """Programs that walk the tiles of a lane, or of a turn. `column` is the bytes read for one element."""
+    tile, apart = choice.tile, problem.lanes
+    if choice.schedule == "turns":
+        apart = problem.turns
+        tiles = cdiv(cdiv(problem.rows, apart), tile.rows) * apart
+        plan = replace(_tiles(replace(problem, cols=reach(problem)), tile, "turns"), programs=tiles)
+    else:
+        plan = _tiles(problem, tile)
     per_sm = tile.programs_per_sm or 1
-    programs = min(plan.programs, device.sms * per_sm, _most_partials(problem)) // problem.lanes
-    programs = max(1, programs)
+    programs = max(1, min(plan.programs, device.sms * per_sm, _most_partials(problem)) // apart)
     stages = _stages_that_fit(tile, per_sm, plan.rows * plan.blocks * plan.block * column, device)
-    return replace(plan, programs=programs * problem.lanes, stages=stages)
+    return replace(plan, programs=programs * apart, stages=stages, registers=tile.registers)
 
 
 def _wide(problem: Problem, device: Device, tile: Tile, column: int, most: int | None = None) -> Plan:

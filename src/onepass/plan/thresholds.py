@@ -26,12 +26,13 @@ class Thresholds:
 
     #: From this many rows on, a tile of several rows is the full one of the tables below: one short row is too little
     #: work for a program (Liger's PR #1238 found 40 to 80 % there). With fewer rows it is the smallest tile that gives
-    #: each thread one vector, which spreads a small problem over more SMs; but so many of these together where they
-    #: would be too many programs to begin: 1.9 us against 2.05 at 1,000 x 256, 2.4 against 2.7 with a residual at 2,882
-    #: x 128, but 1.54 against 1.47 at 64 x 128.
+    #: each thread one vector, which spreads a small problem over more SMs; but two, four, up to 16 of these together,
+    #: as long as there would be more programs than so many, and one has no more elements than so many: LayerNorm of 849
+    #: x 128 1.98 us in 54 programs against 2.18 in 14, of 3,000 x 256 2.6 in 94 against 2.75 in 188.
     block_row_min_rows: int = 4096
-    small_tiles_together: int = 8
-    small_tiles_from: int = 512
+    small_programs: int = 64
+    small_elements: int = 8192
+    small_warps: int = 16
 
     #: RMSNorm forward: a program for each tile, which the GPU hands out better than they walk. Blocks are as narrow as
     #: keeps every thread loading 16 bytes, so that little of the last one is beyond the row.
@@ -39,6 +40,7 @@ class Thresholds:
         Tile(96, 16, 2, block=32),
         Tile(192, 16, 4, block=64),
         Tile(384, 16, 4, block=128),
+        Tile(504, 8, 4, block=256),
         Tile(512, 4, 4, block=128),
         Tile(1024, 8, 4, block=256),
         Tile(1536, 2, 2, block=256),
@@ -86,7 +88,10 @@ class Thresholds:
         Tile(32, 64, 4, block=32),
         Tile(128, 16, 2, block=32),
         Tile(256, 16, 4, block=128),
-        Tile(512, 4, 2, block=128),
+        Tile(320, 16, 4, block=64),
+        Tile(384, 8, 4, block=128),
+        Tile(504, 16, 8, block=128),
+        Tile(768, 2, 1, block=256),
         Tile(1024, 1, 1, block=256),
         Tile(2048, 1, 1, block=256),
         Tile(3072, 1, 2, block=512),
@@ -129,21 +134,24 @@ class Thresholds:
         *odd_forward_tiles[-2:],
     )
     #: Wider ones of 16 bits, element by element: a block is as wide as its threads, with as many warps as leave each
-    #: thread about this many: 21.8 us against 25.2 at 4,093 x 4,099, LayerNorm 24.7 against 33.9.
-    single_elements: int = 33
+    #: thread about this many at the most, LayerNorm's fewer; RMSNorm's have two warps at least. 67 us against 74 with
+    #: half as many at 9,998 x 6,001; LayerNorm 73 with one warp against 90 at 115,163 x 521.
+    single_elements: tuple[int, int] = (55, 33)
     #: Of so many columns and more, which are not kept packed, two elements side by side, and the weight late: 168 us
     #: against 245 at 8,192 x 16,001, 113 against 180 at 12,001 columns, 131 against 150 walked at 4,096 x 24,001, and
     #: 196 against 176 at 30,001 columns. With the weight of 16,001 columns a block ahead, 179.
-    single_wide_from: int = 6145
+    single_wide_from: tuple[int, int] = (6145, 4225)
     single_tiles: tuple[Tile, ...] = (
         Tile(12288, 1, 8, block=512, late=2),
         Tile(24576, 1, 16, block=1024, late=2, ahead=0),
     )
-    #: LayerNorm, in fp32 too: 108 us against 193 at 8,192 x 10,523, 212 against 458 walked at 4,096 x 30,001, 285
-    #: against 521 at 40,001 columns; in fp32 98 against 196 at 4,439 x 10,523. With fewer registers two rows are on an
-    #: SM at 20,001 columns, 122 us against 162, but at 30,001 it would spill, 277 against 212; as it would at 60,001
-    #: with weight and bias a block ahead, 1,459 against 669.
+    #: LayerNorm, in fp32 too: 74 us against 107 at 10,907 x 5,501, and 75 against 78 at 14,637 x 4,099, but 14 against
+    #: 16 at 2,000; 108 against 193 at 8,192 x 10,523, 212 against 458 walked at 4,096 x 30,001, 285 against 521 at
+    #: 40,001 columns; in fp32 98 against 196 at 4,439 x 10,523. With fewer registers two rows are on an SM at 20,001
+    #: columns, 122 us against 162, but at 30,001 it would spill, 277 against 212; as it would at 60,001 with weight and
+    #: bias a block ahead, 1,459 against 669.
     single_centred_tiles: tuple[Tile, ...] = (
+        Tile(6144, 1, 4, block=512, late=2),
         Tile(12288, 1, 8, block=512, late=2),
         Tile(20480, 1, 16, block=1024, late=2, registers=64),
         Tile(32768, 1, 16, block=1024, late=2),
@@ -265,6 +273,23 @@ class Thresholds:
     )
     half_odd_wide_backward_tile: Tile = Tile(5120, 1, 4, 2, 3, block=512)
     half_odd_wide_from: int = 3073
+    #: Dense rows of so many bytes and more, which could be loaded in pieces of 4 bytes at the most, are taken in turns
+    #: (kernels/turns.py): 106 us against 136 at 16,384 x 4,099, LayerNorm 110 against 175, with a residual 134 against
+    #: 403 at 14,637 rows; 111 against 147 at 458,015 x 131, but 137 against 130 at 606,060 x 99. By the columns with
+    #: what may come before them. Shorter ones in narrow blocks of many rows, which reach less far beyond them.
+    turns_from_bytes: int = 258
+    turns_tiles: tuple[Tile, ...] = (
+        Tile(224, 8, 2, 4, 3, block=32),
+        Tile(400, 8, 4, 2, 4, block=64),
+        Tile(1030, 1, 1, 8, 4, block=128),
+        Tile(2304, 1, 2, 4, 4, block=256),
+        Tile(3840, 1, 4, 2, 4, block=512),
+        Tile(4608, 1, 4, 2, 3, block=512),
+        Tile(7168, 1, 4, 2, 3, block=1024),
+        Tile(16391, 1, 8, 1, 3, block=2048),
+    )
+    #: LayerNorm's wider ones with twice the warps: 125 us against 131 at 9,998 x 6,001.
+    centred_turns_tiles: tuple[Tile, ...] = (*turns_tiles[:-2], Tile(6144, 1, 8, 1, 4, block=1024), turns_tiles[-1])
     #: LayerNorm's that are wider would leave more partials than `partials_bytes`, or too few programs: 176 us in slices
     #: against 191 with as many programs as may be at 8,192 x 12,288, and 162 with 13 MB of partials.
     centred_backward_most: int = 8192
@@ -339,4 +364,6 @@ class Thresholds:
     partials_elements: int = 8192
     partials_programs: int = 128
     partials_blocks: tuple[int, int] = (8, 32)
-    partials_warps: int = 8
+    #: For one of dW and dB, and for both, which are summed at once: with four warps 31.3 us against 31.6 at 4,096 x
+    #: 4,096, but LayerNorm's 33.3 against 33.1.
+    partials_warps: tuple[int, int] = (4, 8)
