@@ -1,7 +1,7 @@
 """Memory that is filled already, of which each call gets a piece.
 
 Kernels that wait for each other, or take a maximum over all programs, begin from words of known bits. To fill a few of
-these is a launch of its own, of about 1.7 us, which is as long as a small norm takes. So a page is filled at once, and
+these is a launch of its own, of about a microsecond, half of what a small norm takes. So a page is filled at once, and
 its pieces are handed out, each of them once, to the calls of one stream: these come after the fill, as they must.
 """
 

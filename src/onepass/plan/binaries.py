@@ -68,11 +68,6 @@ def keep(key: str, binary: Binary) -> None:
     write_whole(cache_directory() / "kernels" / key, head + b"\n" + binary.cubin)
 
 
-def are_kept() -> bool:
-    """Whether any are, for whatever call."""
-    return (cache_directory() / "kernels").is_dir()
-
-
 def read_triton() -> None:
     """As Triton does once in a process, for its own keys; but without a lock, so that each of several threads would
     read the half gigabyte that Triton is.

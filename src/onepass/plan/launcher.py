@@ -5,15 +5,12 @@ from __future__ import annotations
 import struct
 import subprocess
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from onepass.plan import binaries
 from onepass.plan.binaries import Binary
 
 #: How scalars lie in the eight bytes that each one gets, by their type in Triton's signature.
@@ -56,22 +53,9 @@ def _can_load() -> bool:
         return False
 
 
-def _begin() -> None:
-    """Builds our launcher and Triton's loader, where there are none yet, and lets Triton read itself for its keys, if
-    kernels are to be compiled. At the same time these take half a second less of a machine's first call.
-    """
-    with suppress(RuntimeError), ThreadPoolExecutor(3) as threads:  # else there are no threads to be had
-        threads.submit(launcher)
-        threads.submit(_can_load)
-        if not binaries.are_kept():
-            threads.submit(binaries.read_triton)
-
-
 @cache
 def launches_clusters(device: torch.device) -> bool:
     """Whether programs can be grouped into clusters, which takes our launcher."""
-    if torch.version.hip is None:
-        _begin()
     module = launcher() if torch.version.hip is None and _can_load() else None
     ordinal = torch.cuda.current_device() if device.index is None else device.index
     return module is not None and bool(module.has_clusters(ordinal))
