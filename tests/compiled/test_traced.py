@@ -17,7 +17,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from triton.backends.compiler import GPUTarget
 
 from onepass import ops
-from onepass.kernels import few, reduce, stream, tile
+from onepass.kernels import few, reduce, stream, tile, turns
 from onepass.plan.device import Device
 
 BF16 = torch.bfloat16
@@ -68,7 +68,9 @@ def written(graph: torch.fx.GraphModule) -> set[str]:
 
 def test_inductor_can_write_kernels_down():
     """Up to PyTorch 2.12 it puts their sources, and those of all they call, into a string without escaping anything."""
-    for kernel in (tile.tile_forward, tile.tile_backward, stream.stream_forward, few.few_backward, reduce.sum_partials):
+    forwards = (tile.tile_forward, stream.stream_forward)
+    backwards = (tile.tile_backward, turns.turns_backward, few.few_backward, reduce.sum_partials)
+    for kernel in forwards + backwards:
         source = user_defined_triton_kernel_transitive_closure_source_code(kernel)
         assert kernel.__name__ in source
         assert "\\" not in source and "'''" not in source
@@ -112,11 +114,16 @@ def test_a_sum_and_another_rounding_are_the_kernels_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "kernels"), [(4, {"few_backward": 1}), (3000, {"tile_backward": 1, "sum_partials": 1})]
+    ("rows", "cols", "kernels"),
+    [
+        (4, 2048, {"few_backward": 1}),
+        (3000, 2048, {"tile_backward": 1, "sum_partials": 1}),
+        (3000, 2049, {"turns_backward": 1, "sum_partials": 1}),
+    ],
 )
-def test_a_backward_is_its_kernels(rows: int, kernels: dict[str, int]) -> None:
+def test_a_backward_is_its_kernels(rows: int, cols: int, kernels: dict[str, int]) -> None:
     with FakeTensorMode():
-        graph = traced(backward, fake(rows, 2048), fake(rows, 2048), fake(2048), fake(rows, dtype=torch.float32))
+        graph = traced(backward, fake(rows, cols), fake(rows, cols), fake(cols), fake(rows, dtype=torch.float32))
     assert parts_of(graph) == kernels
     assert written(graph) <= {"p_dx", "p_dweight", "p_dweights"}
 

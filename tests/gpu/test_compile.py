@@ -9,7 +9,7 @@ from torch._dynamo.utils import counters
 
 import onepass
 import onepass.ops
-from gpu.cases import PLAIN, RESIDUAL, Case, differentiated, on_schedule, ours, tensors_of, with_rows
+from gpu.cases import CASES, PLAIN, RESIDUAL, Case, differentiated, on_schedule, ours, tensors_of, with_rows
 from gpu.exact import DEVICE, assert_same_bits, random_rows, random_weight
 from onepass.plan.launch import compiled_count
 
@@ -28,6 +28,10 @@ def graphs() -> int:
     return counters["stats"]["unique_graphs"]
 
 
+#: In turns, the backward.
+ODD = next(case for case in CASES if case.name == "2,881 columns rms_norm")
+
+
 def plain(x: Tensor, weight: Tensor, bias: None, residual: None) -> tuple[Tensor, None]:
     return onepass.rms_norm(x, weight), None
 
@@ -39,7 +43,7 @@ def with_residual(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor) -> 
 
 @pytest.mark.parametrize(
     ("function", "case"),
-    [(plain, PLAIN["one row"]), (plain, PLAIN["split"]), (with_residual, RESIDUAL["block rows"])],
+    [(plain, PLAIN["one row"]), (plain, PLAIN["split"]), (plain, ODD), (with_residual, RESIDUAL["block rows"])],
     ids=str,
 )
 def test_a_compiled_step_is_one_graph_with_eagers_bits(function, case: Case) -> None:
