@@ -468,9 +468,18 @@ def _walk(problem: Problem, device: Device, choice: Choice, column: int) -> Plan
     else:
         plan = _tiles(problem, tile)
     per_sm = tile.programs_per_sm or 1
-    programs = max(1, min(plan.programs, device.sms * per_sm, _most_partials(problem)) // apart)
+    programs = max(1, min(plan.programs, _walkers(device.sms * per_sm), _most_partials(problem)) // apart)
     stages = _stages_that_fit(tile, per_sm, plan.rows * plan.blocks * plan.block * column, device)
     return replace(plan, programs=programs * apart, stages=stages, registers=tile.registers)
+
+
+def _walkers(resident: int) -> int:
+    """How many of the programs that can run at once are to walk: a power of two, if that leaves few of them out.
+
+    Their partials are then summed at once, where the last few would take a second step.
+    """
+    power = 1 << (resident.bit_length() - 1)
+    return power if power >= _thresholds.walking_share * resident else resident
 
 
 def _wide(problem: Problem, device: Device, tile: Tile, column: int, most: int | None = None) -> Plan:
