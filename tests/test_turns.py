@@ -82,3 +82,13 @@ def test_rows_of_other_addresses_or_strides_take_another_way():
         assert explained(case, inputs_of(case, 19, 37, x=spread)).backward.schedule == "tile"
         for x in (shifted, spread):
             assert_results(case, inputs_of(case, *x.shape, x=x))
+
+
+def test_a_row_that_begins_elsewhere_is_loaded_in_the_pieces_that_it_has(launches):
+    """Rows of 84 bytes that begin on 4: vectors they have not, but pairs."""
+    case = Case(x=BF16, weight=BF16)
+    x = torch.randn(11 * 42 + 2).to(BF16)[2:].view(11, 42)
+    with in_turns():
+        assert_results(case, inputs_of(case, 11, 42, x=x))
+    [backward] = [launch for launch in launches if "backward" in launch.kernel]
+    assert (backward.kernel, backward.constants["ALIGN"]) == ("tile_backward", 2)

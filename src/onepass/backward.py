@@ -150,16 +150,17 @@ class Backward:
         if needs.dbias and problem.bias is not None:
             self._like_dbias = self.place.like(affine, problem.bias)
         self._align = layout.align(problem.cols)
-        self._asked = self._align if turns == 1 else 16 // problem.h.itemsize  # of addresses
-        self._ready: dict[bool, Any] = {}
+        #: What addresses are multiples of where rows are taken in turns. Else they need be no more than rows are.
+        self._vector = self._align if turns == 1 else 16 // problem.h.itemsize
+        self._ready: dict[tuple[bool, bool], Any] = {}
 
     def align(self, aligned: bool) -> int:
         return self._align if aligned else 1
 
-    def plan(self, aligned: bool = True, rows: int | None = None) -> Plan:
-        """For its own number of rows, or for another."""
+    def plan(self, aligned: bool = True, rows: int | None = None, in_turns: bool = True) -> Plan:
+        """For its own number of rows, or for another; `in_turns` if addresses are such that they may be taken so."""
         problem = self.problem if rows is None else replace(self.problem, rows=rows)
-        if not aligned:
+        if not (aligned and in_turns):
             problem = replace(problem, turns=1)
         both = self.needs.dx and (self.needs.dweight or self.needs.dbias)
         return planner.backward_plan(
@@ -184,10 +185,12 @@ class Backward:
             dx = dy if self.inplace else torch.empty_like(h if self._like_dx is None else self._like_dx)
         if self._like_dresidual is not None:
             dresidual = torch.empty_like(self._like_dresidual)
-        handles, aligned = place.handles((dy, dsum, h, weight, mean, rstd, dx, dresidual), self._asked)
-        ready = self._ready.get(aligned)
+        tensors = (dy, dsum, h, weight, mean, rstd, dx, dresidual)
+        handles, in_turns = place.handles(tensors, self._vector)
+        aligned = in_turns or (self._vector != self._align and place.handles(tensors, self._align)[1])
+        ready = self._ready.get((aligned, in_turns))
         if ready is None:
-            ready = self._ready[aligned] = self._prepare(aligned)
+            ready = self._ready[aligned, in_turns] = self._prepare(aligned, in_turns)
         launches, like_partials, like_mailbox = ready
         dweights = dbiases = mailbox = None
         if like_dweight is not None:
@@ -212,12 +215,14 @@ class Backward:
         dbias = None if self._like_dbias is None else torch.zeros_like(self._like_dbias)
         return dx if self.needs.dx else None, dresidual, dweight, dbias
 
-    def _prepare(self, aligned: bool) -> tuple[list[tuple[Launch, list[int] | None]], Tensor | None, Tensor | None]:
+    def _prepare(
+        self, aligned: bool, in_turns: bool = True
+    ) -> tuple[list[tuple[Launch, list[int] | None]], Tensor | None, Tensor | None]:
         """Launches, each with the tensors it takes (None: all); what partials and a mailbox are made from, if any."""
         align = self.align(aligned)
         # Another row count may get other kernels. They are compiled now, so that no later call waits for them.
-        twins = [self.steps(self.plan(aligned, rows), align)[0] for rows in planner.row_counts_apart()]
-        steps, partial_rows, words = self.steps(self.plan(aligned), align)
+        twins = [self.steps(self.plan(aligned, rows, in_turns), align)[0] for rows in planner.row_counts_apart()]
+        steps, partial_rows, words = self.steps(self.plan(aligned, None, in_turns), align)
         make_kernels([step for each in (*twins, steps) for step in each], self.place.device)
         absent = {"dweights", "dbiases"} if partial_rows == 0 else set()
         absent |= {"mailbox"} if words == 0 else set()
