@@ -269,8 +269,26 @@ def test_rows_in_turns_have_as_many_programs_for_each(centred, dtype):
         assert plan.block == power_of_two_at_least(plan.block) >= vector
         partials = 4 * cols * plan.programs
         assert partials <= max(t.partials_bytes, 4 * cols * turns, rows * cols * dtype.itemsize // t.partials_of_x)
+    for cols, from_rows in t.turns_few_rows:
+        few, many = (
+            planner.backward_plan(replace(problem_of(rows, cols - 7), turns=8), H200, centred, 1, False)
+            for rows in (from_rows - 1, from_rows)
+        )
+        assert few.rows == 1 < many.rows, cols
     one = replace(problem_of(4096, 4100), turns=2)
     assert planner.backward_plan(one, H200, centred, 4, False).schedule == "tile", "in pieces of 8 bytes"
+
+
+@norms
+def test_row_counts_that_were_prepared_for_have_all_kernels_of_rows_in_turns(centred):
+    def kernels(cols, counts):
+        problems = [replace(problem_of(rows, cols), turns=8) for rows in counts]
+        plans = [planner.backward_plan(problem, H200, centred, 1, True) for problem in problems]
+        return {(p.schedule, p.rows, p.block, p.blocks, p.warps, p.stages, p.slices) for p in plans}
+
+    for cols in (175, 369, 4099):
+        prepared = kernels(cols, planner.row_counts_apart())
+        assert kernels(cols, {*ROWS, 2, 600, 3000, 10_000, 20_000}) <= prepared, cols
 
 
 def test_few_rows_have_a_backward_of_one_launch():

@@ -66,7 +66,7 @@ class Problem:
     quantized: str | None = None  # the scaling of an FP8 output
     group: int = 1  # columns that share an FP8 scale, which no block may cut
     walked: bool = False  # programs are not to share a row, however wide it is
-    turns: int = 1  # every so-manieth row lies alike towards 16 bytes, where a backward's programs may take such rows
+    turns: int = 1  # after so many rows one begins as far from 16 bytes again, where a backward may make use of it
 
     @property
     def h(self) -> torch.dtype:

@@ -265,7 +265,7 @@ def row_counts_apart() -> tuple[int, ...]:
     """Row counts of which each may get kernels of its own, and no other row count further ones."""
     t = _thresholds
     most = {t.shared_rows, t.shared_widest_rows, t.few_rows, *(rows for _, rows in t.few_shared_rows)}
-    most |= {rows for rows, _ in t.few_columns[:-1]}
+    most |= {rows for rows, _ in t.few_columns[:-1]} | {rows - 1 for _, rows in t.turns_few_rows}
     # As many rows as leave small tiles alone, and twice as many again and again, have each number of these together.
     doubled = itertools.takewhile(lambda rows: rows < t.block_row_min_rows, (t.small_programs << n for n in range(32)))
     return 1, *(rows + 1 for rows in sorted(most)), *doubled, t.block_row_min_rows - 1, t.block_row_min_rows
@@ -316,7 +316,10 @@ def backward_choice(problem: Problem, centred: bool, align: int) -> Choice:
     t = _thresholds
     in_turns = takes_turns(problem, align)
     if in_turns:
-        tile = _fitting(t.centred_turns_tiles if centred else t.turns_tiles, reach(problem) * problem.h.itemsize // 2)
+        columns = reach(problem) * problem.h.itemsize // 2
+        tile = _fitting(t.centred_turns_tiles if centred else t.turns_tiles, columns)
+        if problem.rows < next((rows for most, rows in t.turns_few_rows if columns <= most), 0):
+            tile = t.turns_few_tile
     else:
         tile = _odd_backward(problem, centred, align) or _fitting(
             t.centred_backward_tiles if centred else t.backward_tiles, _columns(problem)

@@ -288,6 +288,10 @@ class Thresholds:
         Tile(7168, 1, 4, 2, 3, block=1024),
         Tile(16391, 1, 8, 1, 3, block=2048),
     )
+    #: Of up to so many columns, fewer rows than these have a warp each: 5.2 us against 7.6 at 425 x 369, LayerNorm 12.8
+    #: against 16.1 at 8,000; 19.0 against 18.5 at 20,000 x 301, 9.0 against 8.4 at 5,000 x 175.
+    turns_few_rows: tuple[tuple[int, int], ...] = ((224, 4096), (400, 16384))
+    turns_few_tile: Tile = turns_tiles[2]
     #: LayerNorm's wider ones with twice the warps: 125 us against 131 at 9,998 x 6,001.
     centred_turns_tiles: tuple[Tile, ...] = (*turns_tiles[:-2], Tile(6144, 1, 8, 1, 4, block=1024), turns_tiles[-1])
     #: LayerNorm's that are wider would leave more partials than `partials_bytes`, or too few programs: 176 us in slices
