@@ -473,7 +473,7 @@ def _walk(problem: Problem, device: Device, choice: Choice, column: int) -> Plan
     per_sm = tile.programs_per_sm or 1
     programs = max(1, min(plan.programs, _walkers(device.sms * per_sm), _most_partials(problem)) // apart)
     stages = _stages_that_fit(tile, per_sm, plan.rows * plan.blocks * plan.block * column, device)
-    return replace(plan, programs=programs * apart, stages=stages, registers=tile.registers)
+    return replace(plan, programs=programs * apart, stages=stages)
 
 
 def _walkers(resident: int) -> int:

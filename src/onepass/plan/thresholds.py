@@ -145,8 +145,8 @@ class Thresholds:
         Tile(12288, 1, 8, block=512, late=2),
         Tile(24576, 1, 16, block=1024, late=2, ahead=0),
     )
-    #: LayerNorm, in fp32 too: 74 us against 107 at 10,907 x 5,501, and 75 against 78 at 14,637 x 4,099, but 14 against
-    #: 16 at 2,000; 108 against 193 at 8,192 x 10,523, 212 against 458 walked at 4,096 x 30,001, 285 against 521 at
+    #: LayerNorm, in fp32 too: 74 us against 107 at 10,907 x 5,501, and 75 against 78 at 14,637 x 4,099, but 16 against
+    #: 14 at 2,000; 108 against 193 at 8,192 x 10,523, 212 against 458 walked at 4,096 x 30,001, 285 against 521 at
     #: 40,001 columns; in fp32 98 against 196 at 4,439 x 10,523. With fewer registers two rows are on an SM at 20,001
     #: columns, 122 us against 162, but at 30,001 it would spill, 277 against 212; as it would at 60,001 with weight and
     #: bias a block ahead, 1,459 against 669.
@@ -274,8 +274,8 @@ class Thresholds:
     half_odd_wide_backward_tile: Tile = Tile(5120, 1, 4, 2, 3, block=512)
     half_odd_wide_from: int = 3073
     #: Dense rows of so many bytes and more, which could be loaded in pieces of 4 bytes at the most, are taken in turns
-    #: (kernels/turns.py): 106 us against 136 at 16,384 x 4,099, LayerNorm 110 against 175, with a residual 134 against
-    #: 403 at 14,637 rows; 111 against 147 at 458,015 x 131, but 137 against 130 at 606,060 x 99. By the columns with
+    #: (kernels/turns.py): 106 us against 136 at 16,384 x 4,099, LayerNorm 115 against 175, with a residual 145 against
+    #: 403 at 14,637 rows; 113 against 147 at 458,015 x 131, but 137 against 130 at 606,060 x 99. By the columns with
     #: what may come before them. Shorter ones in narrow blocks of many rows, which reach less far beyond them.
     turns_from_bytes: int = 258
     turns_tiles: tuple[Tile, ...] = (
@@ -292,7 +292,7 @@ class Thresholds:
     #: against 16.1 at 8,000; 19.0 against 18.5 at 20,000 x 301, 9.0 against 8.4 at 5,000 x 175.
     turns_few_rows: tuple[tuple[int, int], ...] = ((224, 4096), (400, 16384))
     turns_few_tile: Tile = turns_tiles[2]
-    #: LayerNorm's wider ones with twice the warps: 125 us against 131 at 9,998 x 6,001.
+    #: LayerNorm's wider ones with twice the warps: 121 us against 131 at 11,997 x 5,001.
     centred_turns_tiles: tuple[Tile, ...] = (*turns_tiles[:-2], Tile(6144, 1, 8, 1, 4, block=1024), turns_tiles[-1])
     #: LayerNorm's that are wider would leave more partials than `partials_bytes`, or too few programs: 176 us in slices
     #: against 191 with as many programs as may be at 8,192 x 12,288, and 162 with 13 MB of partials.
