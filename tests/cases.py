@@ -33,6 +33,7 @@ _NO_TILES = {
     "forward_tiles": (),
     "centred_forward_tiles": (),
     "wide_centred_tiles": (),
+    "plain_tiles": (),
     "wide_odd_tile": Tile(0, 1, 1),
     "backward_tiles": (),
     "centred_backward_tiles": (),

@@ -127,7 +127,7 @@ def forward_schedule(op: str, dtype: torch.dtype, cols: int) -> str:
     wide = dtype.itemsize // 2
     if cols > 65536 // wide:
         return "tile" if op == "layer_norm" and CLUSTERS else "split"
-    return "stream" if op == "rms_norm" and cols > 16384 and cols * wide <= 49152 else "tile"
+    return "stream" if op == "rms_norm" and wide == 2 and 16384 < cols <= 24576 else "tile"
 
 
 def of_case(case: Case) -> str:

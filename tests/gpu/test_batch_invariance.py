@@ -62,7 +62,9 @@ def test_row_bits_do_not_depend_on_other_rows(op: str, dtype: torch.dtype, cols:
         few = min(rows for _, rows, _ in tiles)
         assert len(tiles) >= (3 if few > 1 else 2), "the smallest, some of these together, and the full one"
     else:
-        assert len(tiles) == 1 + held + (shared and not always), tiles
+        alone = several and len({rows for _, rows, _ in tiles}) == 2  # few odd rows, each with a warp of its own
+        assert len(tiles) == 1 + alone + held + (shared and not always), tiles
+        assert alone or not (cols == 127 and op == "rms_norm")
     assert_same_bits(norm(x.flip(0), weight).flip(0), every)
 
 

@@ -238,14 +238,19 @@ def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
         single_tile = _fitting(t.single_centred_tiles if centred else t.single_tiles, columns)
         if single_tile is not None:
             return Choice("tile", single_tile)
+        if centred:
+            return Choice("split", t.narrow_forward_slice)
     if tile is None and centred and piece > problem.x.itemsize and not problem.quantized:
         tile = _fitting(t.wide_centred_tiles, columns)
     if tile is None and not centred and held == 4:
         tile = _fitting((t.wide_forward_tile,), columns)
     if tile is None and not centred and held == 2 < piece < 16 and plain:
         tile = _fitting((t.wide_odd_tile,), columns)
-    if tile is None and not centred and piece == 16 and plain and columns >= t.wide_plain_from:
-        tile = _fitting((t.wide_plain_tile,), columns)
+    if tile is None and not centred and piece == 16 and plain:
+        as_it_is = _fitting(t.plain_tiles, columns) if held == 2 else None
+        if as_it_is is not None:
+            return Choice("tile", as_it_is)
+        tile = _fitting((t.wide_plain_tile,), columns) if columns >= t.wide_plain_from else None
     if tile is not None:
         return Choice("tile", _single(problem, centred) if single else _snug(tile, problem.cols, align))
     # What decides is the bytes of a row that are in flight.
@@ -411,11 +416,15 @@ def _single(problem: Problem, centred: bool) -> Tile:
 
 def _batch_invariant(problem: Problem, tile: Tile, align: int) -> Tile:
     """The tile for many or for few short rows. A row lies over the same threads in both, so its bits are the same."""
-    # Rows that do not begin at 16 bytes keep the full tile: how the compiler lays these out depends on their number.
     t = _thresholds
-    if tile.rows == 1 or problem.rows >= t.block_row_min_rows or align < 16 // problem.x.itemsize:
+    if tile.rows == 1 or problem.rows >= t.block_row_min_rows:
         return tile
     block, vector = _block(tile, problem), _vector(problem, align)
+    if align < 16 // problem.x.itemsize:
+        # Rows that do not begin at 16 bytes keep the full tile, since how the compiler lays these out depends on their
+        # number; but one that is loaded element by element has a warp, alone or not.
+        alone = block >= 32 and align == 1 and cdiv(problem.rows, tile.rows) < t.small_programs
+        return replace(tile, rows=min(tile.rows, tile.warps)) if alone else tile
     # What a thread holds side by side: a vector, or what the full tile leaves it.
     vector = min(vector, max(1, tile.rows * block // (32 * tile.warps)))
     # The compiler spreads a row over as many threads as it has vectors, but no further than the program's warps reach.

@@ -110,14 +110,23 @@ class Thresholds:
         Tile(40960, 1, 16, block=4096, late=0, registers=64),
         Tile(65536, 1, 32, block=8192, late=0),
     )
-    #: RMSNorm's of so many columns and more, of nothing but x, instead of walked: 501 us against 517 at 8,192 x 65,536,
-    #: 225 against 237 at 4,096 x 57,344, 14.7 against 16.9 at 133 x 65,536; but 11.8 against 10.0 at 133 x 49,152.
+    #: RMSNorm's of nothing but x, of 16 bits, instead of walked: 15.8 us against 17.4 at 324 x 33,896, 69 against 73 at
+    #: 2,048 rows, 98.6 against 101.6 at 2,048 x 49,152, 65.8 against 68.6 at 4,096 x 16,640, 6.3 against 6.9 at 133 x
+    #: 27,008; but 9.6 against 9.3 at 400 x 16,640, of which a walk has three rows on an SM. In blocks of 2,048, which
+    #: reach less far beyond 16,640 columns, 66.6 and 11.0.
+    plain_tiles: tuple[Tile, ...] = (
+        Tile(20480, 1, 16, block=4096, late=1),
+        Tile(49152, 1, 16, block=4096, late=1, registers=64),
+    )
+    #: And so many columns and more, of fp32 too: 501 us against 517 at 8,192 x 65,536, 225 against 237 at 4,096 x
+    #: 57,344, 14.7 against 16.9 at 133 x 65,536; but 11.8 against 10.0 at 133 x 49,152.
     wide_plain_from: int = 49153
     wide_plain_tile: Tile = Tile(65536, 1, 32, block=8192, late=0)
     #: Rows that begin at odd addresses are loaded in pieces of 2 or 4 bytes, which leaves nothing to win from wide
     #: blocks: narrow ones reach less far beyond the row (51 us against 103 at 319,566 x 105). By columns of any dtype.
     #: They are for few rows too, which want more warps: 1.6 us against 2.4 at 600 x 37, and 9.2 against 11.5 at 131,726
-    #: x 35. LayerNorm 2.2 against 3.2 at 3,000 x 29, but 28.0 against 27.4 at 433,893.
+    #: x 35. LayerNorm 2.2 against 3.2 at 3,000 x 29, but 28.0 against 27.4 at 433,893. Where fewer than `small_programs`
+    #: would have more rows than warps, each row has a warp: 1.8 us against 2.1 at 256 x 231, with a residual.
     odd_forward_tiles: tuple[Tile, ...] = (
         Tile(16, 32, 4, block=16),
         Tile(32, 16, 2, block=16),
@@ -148,15 +157,15 @@ class Thresholds:
     #: LayerNorm, in fp32 too: 74 us against 107 at 10,907 x 5,501, and 75 against 78 at 14,637 x 4,099, but 16 against
     #: 14 at 2,000; 108 against 193 at 8,192 x 10,523, 212 against 458 walked at 4,096 x 30,001, 285 against 521 at
     #: 40,001 columns; in fp32 98 against 196 at 4,439 x 10,523. With fewer registers two rows are on an SM at 20,001
-    #: columns, 122 us against 162, but at 30,001 it would spill, 277 against 212; as it would at 60,001 with weight and
-    #: bias a block ahead, 1,459 against 669.
+    #: columns, 122 us against 162, but at 30,001 it would spill, 277 against 212. Wider rows are shared: 147 us against
+    #: 168 at 1,000 x 60,001, 9.2 against 38 at 23; at 41,267 columns 105 against 90, and 7.7 against 16.
     single_centred_tiles: tuple[Tile, ...] = (
         Tile(6144, 1, 4, block=512, late=2),
         Tile(12288, 1, 8, block=512, late=2),
         Tile(20480, 1, 16, block=1024, late=2, registers=64),
         Tile(32768, 1, 16, block=1024, late=2),
         Tile(40960, 1, 32, block=2048, late=2),
-        Tile(65536, 1, 32, block=2048, late=2, ahead=0),
+        Tile(45056, 1, 32, block=2048, late=2, ahead=0),
     )
     #: And those of 16 bits, loaded in pieces of 4 or 8 bytes, that are too wide for the tiles above: 82 us against 101
     #: walked at 4,096 x 20,002, level at 30,004 columns.
