@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 import torch
 
-from onepass.plan import column_sums, planner
+from onepass.plan import both_ways, column_sums, planner
 from onepass.plan.device import INTERPRETER, Device
 from onepass.spec import Problem
 
@@ -179,7 +179,9 @@ def test_small_tiles_of_short_rows_are_put_together_until_few_programs_are_left(
             for count in (1, rows, t.block_row_min_rows)
         )
         if many.rows == 1 or align < 8:
-            assert (plan.rows, plan.warps) == (many.rows, many.warps)
+            # Each row has a warp, of those that are loaded element by element, where they are few.
+            alone = align == 1 and many.block >= 32 and -(-rows // many.rows) < t.small_programs
+            assert (plan.rows, plan.warps) == (min(many.rows, many.warps) if alone else many.rows, many.warps)
             continue
         assert one.rows <= many.rows and cols <= 2048
         assert plan.warps * one.rows == plan.rows * one.warps
@@ -362,3 +364,24 @@ def test_a_plan_reads_as_a_sentence():
     row = planner.Plan("tile", 1, 1024, 4, 264, blocks=5, stages=3)
     assert str(row) == "tile: 1 x 1,024 x 5 tile, 4 warps, 264 programs, 3 stages"
     assert str(planner.Plan("tile", 32, 128, 4, 1000)) == "tile: 32 x 128 tile, 4 warps, 1,000 programs"
+
+
+def test_many_whole_rows_both_ways_are_staged_in_shared_memory():
+    gluon = replace(CLUSTERED, name="H200 with Gluon", gluon=True)
+    plain = replace(problem_of(8192, 4096), quantized="block", group=128)
+
+    def staged(problem, device=gluon, align=16):
+        by_rows = both_ways.rows_beside_columns(problem, device, False, align)
+        return both_ways.staged_plan(problem, device, by_rows, align)
+
+    plan = staged(plain)
+    assert plan is not None and (plan.schedule, plan.rows, plan.slices) == ("staged", 2, 64)
+    rows, tiles = (plan.stages + 64) * 64, 64 * 64
+    assert plan.programs == rows + tiles, "rows ahead of the tiles, and those of all blocks"
+    assert staged(plain, device=CLUSTERED) is None
+    assert staged(plain, align=4) is None
+    few, ragged, wide = replace(plain, rows=128), replace(plain, rows=8193), replace(plain, cols=16384)
+    others = (few, ragged, wide, replace(plain, cols=4160), replace(plain, lanes=2), replace(plain, group=64))
+    others += (replace(plain, x=torch.float32, y=torch.float32), replace(plain, residual=torch.bfloat16))
+    others += (replace(plain, quantized="mx", group=32), replace(plain, quantized="token", group=1))
+    assert [staged(problem) for problem in others] == [None] * len(others)

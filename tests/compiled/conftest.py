@@ -12,7 +12,7 @@ from onepass.fp8 import forward as quantized
 from onepass.plan import launch
 from onepass.plan.device import Device
 
-H200 = Device("H200", sms=132, registers=65536, shared=233472, cooperative=True, clusters=True)
+H200 = Device("H200", sms=132, registers=65536, shared=233472, cooperative=True, clusters=True, gluon=True)
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ import triton
 
 from onepass.backward import Backward, Needs
 from onepass.forward import Forward
+from onepass.fp8.forward import QuantizedForward
+from onepass.fp8.spec import Fp8
 from onepass.plan import launch
 from onepass.spec import Norm, Problem
 
@@ -198,3 +200,22 @@ def test_kernels_take_what_the_launcher_hands_them(compiled, cols, norm):
         types = [expected[launch._type_of(name, None)] for name in scalars]
         assert taken == ["u64"] * len(pointers) + types + ["u64"] * 2, kernel.name
         assert len(pointers) <= 16 and len(scalars) <= 32, kernel.name  # launcher.c
+
+
+@pytest.mark.parametrize("cols", [3584, 4096, 7168])
+def test_rows_that_are_staged_lie_over_the_threads_that_hold_them_else(compiled, tmp_path, cols):
+    """So that a row is summed in the same order. From shared memory nothing spills, or is loaded in small pieces."""
+    x = torch.empty(8193, cols, dtype=BF16, device="meta")
+    calls = [
+        QuantizedForward(RMS, problem_of(RMS, rows, cols, BF16), x[:rows], None, Fp8("block", columnwise=True))
+        for rows in (8192, 8193)
+    ]
+    for call in calls:
+        call._steps(16, True)[-1][-1].kernel(call.place.device)
+    staged, held = compiled
+    assert (staged.name, held.name) == ("staged_forward", "columnwise_forward")
+    assert row_layouts(staged) <= row_layouts(held), "which sums nothing else by rows"
+    assert not stack_bytes(staged, tmp_path)
+    ptx = staged.asm["ptx"]
+    assert set(re.findall(r"cp\.async\.c[ag]\.shared\.global \[[^]]*\], \[[^]]*\], (0x\w+)", ptx)) == {"0x10"}
+    assert "st.global.L1::evict_first.L2::cache_hint.v4.b32" in ptx

@@ -5,8 +5,17 @@ import torch
 
 import onepass
 from gpu.exact import random_rows, random_weight
-from gpu.fp8_kinds import KINDS, asked, assert_both_ways_as_defined, assert_same_but_for_a_nans_bits
+from gpu.fp8_kinds import (
+    KINDS,
+    asked,
+    assert_both_ways_as_defined,
+    assert_quantized_as_defined,
+    assert_same_but_for_a_nans_bits,
+)
+from onepass import Fp8
 from onepass.fp8 import definition
+from onepass.plan import planner
+from onepass.plan.device import device_of
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -24,3 +33,70 @@ def test_no_nan_is_taken_for_a_missing_statistic(rows: int, norm) -> None:
     x.view(torch.int32)[0] = -1
     q = norm(x, weight, quantize=asked("block", columnwise=True))
     assert_same_but_for_a_nans_bits(q, definition.quantize(q.unquantized, asked("block", columnwise=True)))
+
+
+STAGED = ["block", "block, te", "block, deepgemm", "block, vllm"]
+SCALES = ["multiplier", "inverse", "scale", "reciprocal"]
+
+
+def staged(x: torch.Tensor, weight: torch.Tensor | None, fp8: Fp8, **options) -> onepass.Quantized:
+    """From shared memory, as many rows would be; and by the other kernel, with the same bits."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        with planner.override(staged_from=0):
+            q = onepass.rms_norm(x, weight, quantize=fp8, **options)
+        with planner.override(staged_from=1 << 30):
+            other = onepass.rms_norm(x, weight, quantize=fp8, **options)
+        torch.cuda.synchronize()
+    names = [event.key for event in profile.key_averages()]
+    assert {"staged_forward", "columnwise_forward"} <= set(names), names
+    for name in ("data", "scale", "data_t", "scale_t", "unquantized"):
+        got, expected = getattr(q, name), getattr(other, name)
+        if got is not None:
+            one, two = (tensor.contiguous().reshape(-1).clone().view(torch.uint8) for tensor in (got, expected))
+            assert torch.equal(one, two), name
+    return q
+
+
+@pytest.fixture
+def gluon() -> None:
+    if not device_of(torch.device("cuda", 0)).gluon:
+        pytest.skip("kernels/staged.py is not for this Triton")
+
+
+@pytest.mark.usefixtures("gluon")
+@pytest.mark.parametrize("kind", STAGED)
+@pytest.mark.parametrize("shape", [(128, 4096), (384, 5120), (256, 8192), (128, 3200)], ids=str)
+def test_from_shared_memory_it_has_the_bits_of_the_definition(kind: str, shape: tuple[int, int]) -> None:
+    x, weight = random_rows(*shape, dtype=torch.bfloat16), random_weight(shape[1], dtype=torch.bfloat16)
+    assert_quantized_as_defined(staged(x, weight, asked(kind, columnwise=True)), asked(kind, columnwise=True))
+
+
+@pytest.mark.usefixtures("gluon")
+@pytest.mark.parametrize("arithmetic", SCALES)
+@pytest.mark.parametrize("power_of_two", [False, True])
+def test_from_shared_memory_it_has_the_bits_of_the_other_kernel(arithmetic: str, power_of_two: bool) -> None:
+    x, weight = random_rows(256, 4096, dtype=torch.float16), random_weight(4096, dtype=torch.float32)
+    x[3], x[5, 7], x[6, 9], x[:, 130] = 0.0, float("inf"), float("nan"), 0.0
+    for fmt, upper in (("e4m3", None), ("e5m2", 2.0)):
+        fp8 = Fp8(
+            "block", fmt, columnwise=True, arithmetic=arithmetic, power_of_two=power_of_two, upper_bound=upper,
+            round_first=False,
+        )  # fmt: skip
+        staged(x, weight, fp8)
+        staged(x, None, fp8)
+        staged(x, weight, fp8, offset=1.0, cast="llama")
+        staged(torch.cat([x, x], 1)[:, 4096:], weight.half(), fp8, cast="none")
+
+
+@pytest.mark.usefixtures("gluon")
+def test_many_rows_are_staged_and_one_more_changes_no_bits() -> None:
+    x, weight = random_rows(4097, 4096, dtype=torch.bfloat16), random_weight(4096, dtype=torch.bfloat16)
+    fp8 = Fp8("block", columnwise=True)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        many, more = (onepass.rms_norm(x[:rows], weight, quantize=fp8) for rows in (4096, 4097))
+        torch.cuda.synchronize()
+    assert {"staged_forward", "columnwise_forward"} <= {event.key for event in profile.key_averages()}
+    assert torch.equal(many.data.view(torch.uint8), more.data[:4096].view(torch.uint8))
+    assert torch.equal(many.scale, more.scale[:4096])
+    assert many.data_t is not None and more.data_t is not None
+    assert torch.equal(many.data_t.view(torch.uint8), more.data_t[:, :4096].view(torch.uint8))

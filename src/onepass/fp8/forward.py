@@ -14,7 +14,7 @@ from onepass.fp8 import definition
 from onepass.fp8.layouts import TILE_GROUPS, TILE_ROWS, TMA_ROWS, round_up
 from onepass.fp8.result import Quantized
 from onepass.fp8.spec import Fp8
-from onepass.handover import Step, contiguous_strides, make_kernels, word_dtype
+from onepass.handover import Step, contiguous_strides, make_kernels, switches, word_dtype
 from onepass.kernels.columnwise import columnwise_forward, transpose_bytes
 from onepass.pages import filled
 from onepass.plan import both_ways, planner
@@ -185,7 +185,12 @@ class QuantizedForward(Forward):
 
     def _column_step(self, align: int, kind: str, stats: bool, rows_by: int) -> Step:
         problem, norm, fp8 = self.problem, self.norm, self.fp8
-        by_rows = both_ways.rows_beside_columns(problem, device_of(self.place.device), norm.centred, align)
+        device = device_of(self.place.device)
+        by_rows = both_ways.rows_beside_columns(problem, device, norm.centred, align)
+        if rows_by == TILE and not norm.centred and not norm.identity and fp8.columnwise_order != "rows":
+            staged = both_ways.staged_plan(problem, device, by_rows, align)
+            if staged is not None:
+                return self._staged_step(staged, align)
         tile = both_ways.columnwise_tile(problem, by_rows)
         plan = both_ways.columnwise_plan(problem, by_rows, tile, norm.centred)
         rowwise = self.step(by_rows, align, stats, self._quantizing(kind), keeps=kind != "tensor")
@@ -205,6 +210,28 @@ class QuantizedForward(Forward):
             (*rowwise.dtypes, fp8.dtype, scale, torch.int32 if scale is None else None), constants,
             (*scalars, column_row, *self._column_scales.strides, plan.stages), plan,
         )  # fmt: skip
+
+    def _staged_step(self, plan: Plan, align: int) -> Step:
+        """Both ways from shared memory, where rows are as in the kernel above, for all that it does not serve."""
+        from onepass.kernels.staged import staged_forward
+
+        problem, norm, fp8 = self.problem, self.norm, self.fp8
+        quantizing = self._quantizing("group")
+        same = ("ROUND", "BOUNDED", "FLOORED", "ARITHMETIC", "POWER_OF_TWO")
+        constants = {name: value for name, value in switches(norm, problem).items() if name not in ("CENTRED", "LANED")}
+        constants |= {"BLOCK": plan.block, "BLOCKS": plan.blocks, "EVEN": plan.block * plan.blocks == problem.cols}
+        constants |= {"TILES": plan.slices, "ALIGN": align}
+        constants |= {name: quantizing.constants[name] for name in same}
+        tensors = {
+            "x": problem.x, "weight": problem.weight, "y": problem.y if self.has_y else None, "rstd": torch.float32,
+            "q": fp8.dtype, "scale": torch.float32, "columns": fp8.dtype, "column_scale": torch.float32,
+        }  # fmt: skip
+        (x_row, _), _, (y_row, _) = self.layout.strides
+        scalars = (
+            x_row // align, y_row // align, *quantizing.strides, problem.rows, problem.cols // align, norm.eps,
+            norm.offset, *quantizing.numbers, problem.rows // LONG_BY, *self._column_scales.strides, plan.stages,
+        )  # fmt: skip
+        return Step(staged_forward, tuple(tensors), tuple(tensors.values()), constants, scalars, plan)
 
     def _quantizing(self, kind: str) -> Quantizing:
         fp8 = self.fp8

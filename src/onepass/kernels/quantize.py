@@ -34,7 +34,7 @@ LARGEST_MULTIPLIER = tl.constexpr(3.4028234663852886e38)
 @triton.jit
 def full_like(like, value):
     """A number as a block of fp32, because a division by a bare number may become a product with its inverse."""
-    return tl.zeros_like(like) + value
+    return tl.where(like == like, value, value)
 
 
 @triton.jit

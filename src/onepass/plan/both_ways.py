@@ -9,6 +9,11 @@ from onepass.plan.planner import Plan, cdiv, forward_plan, itemsize, power_of_tw
 from onepass.plan.thresholds import Tile
 from onepass.spec import Problem
 
+#: Rows of a tile of the transpose, as kernels/columnwise.py has them; rows of a program, and columns of one for each
+#: warp, as kernels/staged.py does.
+TILE_ROWS = 128
+STAGED_ROWS, STAGED_COLUMNS = 2, 32
+
 
 def rows_beside_columns(problem: Problem, device: Device, centred: bool, align: int) -> Plan:
     """How rows are quantized in the launch that makes their transpose too: as many rows are without it.
@@ -29,19 +34,33 @@ def columnwise_tile(problem: Problem, by_rows: Plan) -> Tile:
     each = t.transposed_columns
     if problem.group > 1:
         each = t.columnwise_columns if problem.residual is None else t.columnwise_columns_with_residual
-    return Tile(min(power_of_two(problem.cols), each * by_rows.warps), 128, by_rows.warps)
+    return Tile(min(power_of_two(problem.cols), each * by_rows.warps), TILE_ROWS, by_rows.warps)
+
+
+def staged_plan(problem: Problem, device: Device, by_rows: Plan, align: int) -> Plan | None:
+    """As columnwise_plan, for x in shared memory (kernels/staged.py): whole tiles of many rows that few warps hold.
+
+    Other numbers of rows take the other kernel: a row has the same bits in both.
+    """
+    asked = problem.quantized == "block" and problem.group == TILE_ROWS
+    plain = problem.x.itemsize == 2 and problem.residual is None and problem.lanes == 1 and align >= 8
+    whole = problem.rows % TILE_ROWS == 0 and problem.cols % problem.group == 0
+    held = by_rows.schedule == "tile" and by_rows.rows == 1 and by_rows.warps in (2, 4)
+    if not (device.gluon and asked and plain and whole and held and problem.rows >= thresholds().staged_from):
+        return None
+    tiles = problem.cols // (STAGED_COLUMNS * by_rows.warps)
+    ahead, programs = _programs(problem, STAGED_ROWS, tiles, problem.x.itemsize)
+    return Plan("staged", STAGED_ROWS, by_rows.block, by_rows.warps, programs, by_rows.blocks, ahead, tiles)
 
 
 def columnwise_plan(problem: Problem, by_rows: Plan, tile: Tile, centred: bool) -> Plan:
     """FP8 both ways. `rows`, `block` and `blocks` are of programs for rows, `slices` are tiles beside each other, and
     `stages` the blocks of rows that programs for rows are ahead of these."""
     t = thresholds()
-    blocks = cdiv(problem.rows * problem.lanes, tile.rows)
     tiles = cdiv(problem.cols, tile.cols)
     # What a tile reads: x and the residual once more, or the bytes of the rows.
     column = problem.x.itemsize + itemsize(problem.residual) if problem.group > 1 else 1
-    ahead = max(1, min(blocks, t.columnwise_ahead // (tile.rows * problem.cols * column)))
-    programs = (ahead + blocks) * (tile.rows // by_rows.rows) + blocks * tiles
+    ahead, programs = _programs(problem, by_rows.rows, tiles, column)
     limit = None
     if problem.x.itemsize == 2 and problem.residual is None and not centred and by_rows.schedule == "tile":
         rows = by_rows.rows * by_rows.block * by_rows.blocks
@@ -49,3 +68,11 @@ def columnwise_plan(problem: Problem, by_rows: Plan, tile: Tile, centred: bool) 
         held = max(rows, columns) // (32 * tile.warps) // 2
         limit = held + t.registers_both_ways if held <= t.held_both_ways else None
     return Plan("columnwise", by_rows.rows, by_rows.block, tile.warps, programs, by_rows.blocks, ahead, tiles, limit)
+
+
+def _programs(problem: Problem, rows: int, tiles: int, column: int) -> tuple[int, int]:
+    """Blocks of rows that programs for `rows` rows each are ahead of those for tiles, which read `column` bytes of an
+    element; and how many programs there are."""
+    blocks = cdiv(problem.rows * problem.lanes, TILE_ROWS)
+    ahead = max(1, min(blocks, thresholds().columnwise_ahead // (TILE_ROWS * problem.cols * column)))
+    return ahead, (ahead + blocks) * (TILE_ROWS // rows) + blocks * tiles

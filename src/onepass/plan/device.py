@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
+import triton
 
 from onepass.plan.launcher import launches_clusters
 
@@ -18,7 +19,11 @@ class Device:
     shared: int  # bytes of shared memory of one SM
     cooperative: bool  # the driver can promise that a whole grid runs at the same time
     clusters: bool = False  # and the hardware that some programs do, with each other's shared memory at hand
+    gluon: bool = False  # this Triton compiles kernels that say where things lie (kernels/staged.py)
 
+
+#: Versions of Triton with which kernels/staged.py was tested.
+GLUON_VERSIONS = ("3.6.",)
 
 #: What the planner is told where kernels run in Triton's interpreter: small, so that small shapes fill it.
 INTERPRETER = Device("interpreter", sms=2, registers=65536, shared=233472, cooperative=True)
@@ -36,4 +41,10 @@ def device_of(device: torch.device) -> Device:
         shared=properties.shared_memory_per_multiprocessor,
         cooperative=torch.version.hip is None,
         clusters=launches_clusters(device),
+        gluon=torch.version.hip is None and _has_gluon(),
     )
+
+
+def _has_gluon() -> bool:
+    """By its version: Gluon is an experiment of Triton's, which another one may have changed."""
+    return triton.__version__.startswith(GLUON_VERSIONS)

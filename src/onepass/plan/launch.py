@@ -120,7 +120,16 @@ def _compile(
             values.setdefault(name, None)
         elif dtype is not None:
             attributes[(index,)] = [["tt.divisibility", aligned_bytes(dtype, values["ALIGN"])]]
-    return triton.compile(ASTSource(function, signature, values, attributes), target=target, options=dict(options))
+    source = _source_type(function)(function, signature, values, attributes)
+    return triton.compile(source, target=target, options=dict(options))
+
+
+def _source_type(function: Any) -> Any:
+    if not getattr(function, "is_gluon", bool)():
+        return ASTSource
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    return GluonASTSource
 
 
 def _type_of(name: str, dtype: torch.dtype | None) -> str:

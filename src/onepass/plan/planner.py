@@ -29,7 +29,9 @@ from onepass.spec import Problem
 class Plan:
     """One launch: `programs` programs of `warps` warps, each with `blocks` blocks of `rows` × `block` elements."""
 
-    schedule: str  # "tile", "split" or "stream"; "few" and "turns" for a backward of few rows, and of odd ones
+    # "tile", "split" or "stream"; "few" and "turns" for a backward of few rows, and of odd ones; "columnwise" and
+    # "staged" for FP8 both ways
+    schedule: str
     rows: int
     block: int
     warps: int

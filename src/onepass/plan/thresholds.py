@@ -125,8 +125,8 @@ class Thresholds:
     #: Rows that begin at odd addresses are loaded in pieces of 2 or 4 bytes, which leaves nothing to win from wide
     #: blocks: narrow ones reach less far beyond the row (51 us against 103 at 319,566 x 105). By columns of any dtype.
     #: They are for few rows too, which want more warps: 1.6 us against 2.4 at 600 x 37, and 9.2 against 11.5 at 131,726
-    #: x 35. LayerNorm 2.2 against 3.2 at 3,000 x 29, but 28.0 against 27.4 at 433,893. Where fewer than `small_programs`
-    #: would have more rows than warps, each row has a warp: 1.8 us against 2.1 at 256 x 231, with a residual.
+    #: x 35. LayerNorm 2.2 against 3.2 at 3,000 x 29, but 28.0 against 27.4 at 433,893. Where fewer programs than
+    #: `small_programs` would have more rows than warps, each row has one: 1.8 us against 2.1 at 256 x 231 (residual).
     odd_forward_tiles: tuple[Tile, ...] = (
         Tile(16, 32, 4, block=16),
         Tile(32, 16, 2, block=16),
@@ -365,6 +365,9 @@ class Thresholds:
     #: Rows are so far ahead of the tiles that need them, in bytes that these read: 187 us with 6 or 8 MiB, 191 with 12;
     #: for a given scale 156 with 8, 159 with 4, 168 with 16.
     columnwise_ahead: int = 8 << 20
+    #: From so many rows on x is staged in shared memory for groups both ways: 178 us against 187 at 32,768 x 4,096, 119
+    #: against 132 at 16,384 x 5,120, 163 against 174 at 7,168 columns; but 18.7 against 17.7 at 2,048 x 4,096.
+    staged_from: int = 4096
     #: The transpose of bytes alone.
     transpose_tile: Tile = Tile(128, 128, 4)
 
