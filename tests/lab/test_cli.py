@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from lab.command import TINY, benchmark_norms
+from onepass.lab.cli import app
 from onepass.lab.data.row import Checked, Measured, Unsupported, to_json
 from onepass.lab.data.run import Run
 
@@ -136,8 +138,10 @@ def test_an_fp8_output_is_measured_like_any_other_in_the_pass_that_it_has(tmp_pa
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_a_mistake_gets_one_sentence_and_leaves_nothing(tmp_path, arguments, words):
-    done = benchmark_norms(tmp_path, *arguments, code=2)
+def test_a_mistake_gets_one_sentence_and_leaves_nothing(tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, arguments)  # in this process: none of these measures anything
+    assert done.exit_code == 2, done.output
     assert done.stderr.count("\n") == 1, done.stderr
     assert all(word in done.stderr for word in words)
     assert list(tmp_path.iterdir()) == []
