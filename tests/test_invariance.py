@@ -43,6 +43,20 @@ def test_row_bits_are_the_same_on_both_sides_of_the_block_row_count(cols, op):
 
 
 @pytest.mark.parametrize("residual", [None, BF16])
+@pytest.mark.parametrize("op", OPS)
+def test_row_bits_are_the_same_whether_the_weight_is_asked_for_before_the_row_or_after(op, residual):
+    case = Case(op, x=BF16, bias=F32, residual=residual)
+    inputs = inputs_of(case, 5, 150)
+    seen = []
+    for elements in (0, 1 << 40):
+        with planner.override(affine_first_columns=(1, 1), affine_first_elements=elements):
+            assert explained(case, inputs).forward.affine_first == (elements == 0)
+            seen.append(call(case, inputs))
+    for first, after in zip(*seen, strict=True):
+        assert (first is None and after is None) or torch.equal(first, after)
+
+
+@pytest.mark.parametrize("residual", [None, BF16])
 @pytest.mark.parametrize("cols", [128, 150])
 @pytest.mark.parametrize("op", OPS)
 def test_rows_that_are_held_have_the_bits_of_those_that_are_walked(op, cols, residual):

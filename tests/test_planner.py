@@ -128,7 +128,19 @@ def test_row_counts_that_were_prepared_for_have_all_kernels(centred, residual, d
         plans += [planner.backward_plan(problem, device, centred, 8, True) for problem in problems]
         few = {column_sums.few_columns_plan(p, p.rows) for p in problems}
         kinds = {
-            (p.schedule, p.rows, p.block, p.blocks, p.warps, p.stages, p.slices, p.as_walked, p.ahead, p.registers)
+            (
+                p.schedule,
+                p.rows,
+                p.block,
+                p.blocks,
+                p.warps,
+                p.stages,
+                p.slices,
+                p.as_walked,
+                p.ahead,
+                p.registers,
+                p.affine_first,
+            )
             for p in plans
         }
         return kinds | few
@@ -364,6 +376,22 @@ def test_a_plan_reads_as_a_sentence():
     row = planner.Plan("tile", 1, 1024, 4, 264, blocks=5, stages=3)
     assert str(row) == "tile: 1 x 1,024 x 5 tile, 4 warps, 264 programs, 3 stages"
     assert str(planner.Plan("tile", 32, 128, 4, 1000)) == "tile: 32 x 128 tile, 4 warps, 1,000 programs"
+
+
+@norms
+def test_many_rows_ask_for_weight_and_bias_first(centred):
+    def first(rows, cols, align=8, **changes):
+        return planner.forward_plan(replace(problem_of(rows, cols), **changes), CLUSTERED, centred, align).affine_first
+
+    most = CLUSTERED.sms * planner.thresholds().affine_first_elements // 4096
+    assert [first(rows, 4096) for rows in (1, most, most + 1, 4096, 1 << 20)] == [False, False, True, True, True]
+    assert not first(1 << 20, 512), "rows that are short"
+    assert first(1 << 20, 1024) == (not centred)
+    assert first(8192, 4099, align=1) == (not centred), "loaded element by element"
+    assert not first(8192, 32768), "where they are asked for late"
+    total = {"residual": torch.bfloat16, "sum": torch.bfloat16}
+    assert first(8192, 4096, **total) and first(8192, 4096, quantized="static")
+    assert not first(8192, 4096, quantized="static", **total)
 
 
 def test_many_whole_rows_both_ways_are_staged_in_shared_memory():

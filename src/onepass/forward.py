@@ -165,6 +165,7 @@ class Forward:
             constants |= {"ROWS": plan.rows, "PACKED": planner.is_packed(plan, align, backward=False)}
             constants |= {"BLOCKS": plan.blocks, "AS_WALKED": plan.as_walked, "SLICES": plan.slices}
             constants |= {"EVEN": plan.is_even(problem.cols), "UNIT": plan.unit, "AHEAD": plan.ahead}
+            constants |= {"AFFINE_FIRST": plan.affine_first}
         elif plan.schedule == "split":
             function = split_forward
             dtypes, names = (*dtypes, word_dtype(norm)), (*names, "mailbox")

@@ -13,7 +13,7 @@ from torch import Tensor
 from onepass.plan.launch import Bind, gather, kernel
 from onepass.plan.layout import Layout, aligned_bytes
 from onepass.plan.planner import Plan
-from onepass.plan.workers import compile_at_once
+from onepass.plan.workers import compile_affine_first
 from onepass.spec import Norm, Problem
 
 
@@ -52,7 +52,7 @@ def make_kernels(steps: Sequence[Step], device: torch.device) -> None:
     with gather() as kernels:
         for step in steps:
             step.kernel(device)
-    compile_at_once(kernels)
+    compile_affine_first(kernels)
     for step in steps:
         step.kernel(device)
 

@@ -187,7 +187,9 @@ class QuantizedForward(Forward):
         problem, norm, fp8 = self.problem, self.norm, self.fp8
         device = device_of(self.place.device)
         by_rows = both_ways.rows_beside_columns(problem, device, norm.centred, align)
-        if rows_by == TILE and not norm.centred and not norm.identity and fp8.columnwise_order != "rows":
+        (x_row, _), *_ = self.layout.strides
+        near = x_row * TILE < 1 << 31  # the rows of a tile, from the first one on
+        if rows_by == TILE and near and not norm.centred and not norm.identity and fp8.columnwise_order != "rows":
             staged = both_ways.staged_plan(problem, device, by_rows, align)
             if staged is not None:
                 return self._staged_step(staged, align)
@@ -197,7 +199,7 @@ class QuantizedForward(Forward):
         rows = problem.rows * problem.lanes
         as_rows = fp8.columnwise_order == "rows"
         held = {name: value for name, value in rowwise.constants.items() if name not in ("SLICES", "UNIT", "AHEAD")}
-        constants = {"ROWS": 1, "PACKED": False, "AS_WALKED": False} | held | {
+        constants = {"ROWS": 1, "PACKED": False, "AS_WALKED": False, "AFFINE_FIRST": False} | held | {
             "HELD": by_rows.schedule == "tile", "COLS": tile.cols, "TILES": plan.slices,
             "RAGGED": problem.cols % tile.cols != 0,
             "ROWS_BY": rows_by, "TRANSPOSED": not as_rows,

@@ -79,14 +79,15 @@ def tile_rows(
     CENTRED: tl.constexpr, SHIFTED: tl.constexpr, LANED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr,
     IDENTITY: tl.constexpr, ROUND_SUM: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
     EVEN: tl.constexpr, ALIGN: tl.constexpr, PACKED: tl.constexpr, AS_WALKED: tl.constexpr, AHEAD: tl.constexpr,
-    SLICES: tl.constexpr, UNIT: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr, ROUND: tl.constexpr,
-    BOUNDED: tl.constexpr, FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr,
-    E8M0: tl.constexpr, SWIZZLED: tl.constexpr, HINT: tl.constexpr,
+    AFFINE_FIRST: tl.constexpr, SLICES: tl.constexpr, UNIT: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr,
+    ROUND: tl.constexpr, BOUNDED: tl.constexpr, FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr,
+    POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr, SWIZZLED: tl.constexpr, HINT: tl.constexpr,
 ):  # fmt: skip
     """Rows of the tile of that number. HINT: which lines of an FP8 output the L2 is to give up first.
 
     AS_WALKED: with many such rows each would be walked (stream.py), and its sums have the same order here.
     AHEAD: blocks whose weight and bias are asked for before the row is summed, while others wait; None: all of them.
+    AFFINE_FIRST: all of them, and before the row.
     SLICES: programs that share the row, each with BLOCK columns of a wider block (cluster.py); not with groups.
     """
     RAGGED: tl.constexpr = -1 if EVEN else BLOCKS - 1  # which block is
@@ -105,6 +106,17 @@ def tile_rows(
     o_y = row_start(row, lane, y_row, y_lane, ALIGN)
     o_stat = row_start(row, lane, stat_row, stat_lane, 1)
 
+    # Wherever weight and bias stand, the compiler asks for them when the row has come, unless a barrier is between: it
+    # moves no load across one.
+    o_affine = lane * affine_lane * ALIGN + o_block
+    weights = ()
+    biases = ()
+    for i in tl.static_range(BLOCKS if AFFINE_FIRST else 0):
+        m_col = i * WIDTH + o_block < end
+        weights = weights + (load_affine(p_weight, o_affine + i * WIDTH, m_col, i == RAGGED),)  # noqa: RUF005
+        biases = biases + (load_affine(p_bias, o_affine + i * WIDTH, m_col, i == RAGGED),)  # noqa: RUF005
+    if AFFINE_FIRST:
+        tl.debug_barrier()
     held = ()
     for i in tl.static_range(BLOCKS):
         o_col = i * WIDTH + o_block
@@ -123,12 +135,9 @@ def tile_rows(
                 NARROW, ROUND_SUM, ROWS > 1 or i == RAGGED, ALIGN, KEPT,
             )  # fmt: skip
         held = held + (h,)  # noqa: RUF005 (Triton has no unpacking)
-    # Weight and bias are asked for after the row, and before its sums, which hide their latency. Where not all blocks'
-    # are, the others' are asked for on the way, before a store, behind which the compiler would keep them.
-    o_affine = lane * affine_lane * ALIGN + o_block
-    weights = ()
-    biases = ()
-    for i in tl.static_range(BLOCKS if AHEAD is None else AHEAD):
+    # Where not all blocks' are asked for before the row is summed, the others' are on the way, before a store, behind
+    # which the compiler would keep them.
+    for i in tl.static_range(0 if AFFINE_FIRST else BLOCKS if AHEAD is None else AHEAD):
         m_col = i * WIDTH + o_block < end
         weights = weights + (load_affine(p_weight, o_affine + i * WIDTH, m_col, i == RAGGED),)  # noqa: RUF005
         biases = biases + (load_affine(p_bias, o_affine + i * WIDTH, m_col, i == RAGGED),)  # noqa: RUF005
@@ -258,6 +267,7 @@ def tile_forward(
     PACKED: tl.constexpr,
     AS_WALKED: tl.constexpr,
     AHEAD: tl.constexpr,
+    AFFINE_FIRST: tl.constexpr,
     SLICES: tl.constexpr,
     UNIT: tl.constexpr,
     KIND: tl.constexpr,
@@ -277,8 +287,8 @@ def tile_forward(
         index, p_x, p_residual, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd, p_q, p_scale, p_given, p_amax, x_row,
         x_lane, residual_row, residual_lane, y_row, y_lane, stat_row, stat_lane, scale_row, affine_lane, scale_group,
         rows, lanes, cols, eps, offset, floor, upper, largest, inverse, CENTRED, SHIFTED, LANED, X_HAT, NARROW,
-        IDENTITY, ROUND_SUM, ROWS, BLOCK, BLOCKS, EVEN, ALIGN, PACKED, AS_WALKED, AHEAD, SLICES, UNIT, KIND, GROUP,
-        ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, PASSING,
+        IDENTITY, ROUND_SUM, ROWS, BLOCK, BLOCKS, EVEN, ALIGN, PACKED, AS_WALKED, AHEAD, AFFINE_FIRST, SLICES, UNIT,
+        KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, PASSING,
     )  # fmt: skip
 
 

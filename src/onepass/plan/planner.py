@@ -45,6 +45,7 @@ class Plan:
     ahead: int | None = (
         None  # blocks of weight and bias that are asked for with the row, before they are needed; None: all
     )
+    affine_first: bool = False  # weight and bias are asked for before the row, and not when it has come
 
     @property
     def elements(self) -> int:
@@ -143,7 +144,11 @@ def forward_plan(problem: Problem, device: Device, centred: bool, align: int) ->
     if choice.schedule == "tile":
         plan = _tiles(problem, _batch_invariant(problem, tile, align))
         shared = _shared(problem, device, plan, align)
-        return shared if shared.slices > 1 else _late(problem, device, tile, plan, centred)
+        if shared.slices > 1:
+            return shared
+        if tile.late is None:
+            return _affine_first(problem, device, plan, centred, align)
+        return _late(problem, device, tile, plan, centred)
     if choice.schedule == "stream":
         return _held_or_walked(problem, device, tile, centred, align)
     if choice.schedule == "cluster":
@@ -188,6 +193,16 @@ def _late(problem: Problem, device: Device, tile: Tile, plan: Plan, centred: boo
     if problem.residual is not None or (centred and problem.x.itemsize == 4):
         return replace(plan, ahead=0)
     return replace(plan, ahead=tile.ahead, registers=tile.registers)
+
+
+def _affine_first(problem: Problem, device: Device, plan: Plan, centred: bool, align: int) -> Plan:
+    """The plan, with weight and bias asked for before the row where that is faster."""
+    t = _thresholds
+    elements = problem.rows * problem.lanes * problem.cols
+    many = problem.cols >= t.affine_first_columns[centred] and elements > device.sms * t.affine_first_elements
+    single = centred and align == 1
+    given = problem.quantized == "static" and problem.residual is not None
+    return replace(plan, affine_first=True) if many and not single and not given else plan
 
 
 def _shared(problem: Problem, device: Device, plan: Plan, align: int) -> Plan:

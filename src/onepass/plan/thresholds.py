@@ -80,6 +80,13 @@ class Thresholds:
     #: warps, and 52 against 54 with blocks of 4,096.
     grouped_tiles: tuple[Tile, ...] = (Tile(4096, 1, 2), Tile(8192, 1, 4), Tile(16384, 1, 8, block=4096))
     quantized_from: int = 3073
+    #: From so many columns on, LayerNorm's from more, and with more elements than so many for each SM, weight and bias
+    #: are asked for before the row: 9.8 us against 10.6 at 2,000 x 4,096, LayerNorm 10.3 against 11.3, a scale a row
+    #: 8.9 against 11.0; at 16,384 rows 63.9 against 64.5 and 64.4 against 65.4, a scale a row 51.3 against 53.6 at
+    #: 8,192 x 8,192. Fewer are up to 7 % slower so, and short rows up to 3 %. LayerNorm's that are loaded element by
+    #: element are 3 to 9 % slower, however many; with a residual and a given scale it is 1 %.
+    affine_first_columns: tuple[int, int] = (1024, 1536)
+    affine_first_elements: int = 20480
     #: LayerNorm forward: its second sum waits for its first, so fewer warps, which then wait for fewer others. Where a
     #: thread has much to hold, weight and bias are asked for late, so that more rows are there at once: 97 us against
     #: 114 at 8,192 x 12,288, 129 against 136 at 16,384 columns. Few rows are all there anyway, and would wait longer:
