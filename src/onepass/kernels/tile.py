@@ -87,10 +87,11 @@ def tile_rows(
 
     AS_WALKED: with many such rows each would be walked (stream.py), and its sums have the same order here.
     AHEAD: blocks whose weight and bias are asked for before the row is summed, while others wait; None: all of them.
-    AFFINE_FIRST: all of them, and before the row.
+    AFFINE_FIRST: and before the row is.
     SLICES: programs that share the row, each with BLOCK columns of a wider block (cluster.py); not with groups.
     """
     RAGGED: tl.constexpr = -1 if EVEN else BLOCKS - 1  # which block is
+    EARLY: tl.constexpr = BLOCKS if AHEAD is None else AHEAD
     WIDTH: tl.constexpr = BLOCK * SLICES
     own = 0
     if SLICES > 1:
@@ -111,7 +112,7 @@ def tile_rows(
     o_affine = lane * affine_lane * ALIGN + o_block
     weights = ()
     biases = ()
-    for i in tl.static_range(BLOCKS if AFFINE_FIRST else 0):
+    for i in tl.static_range(EARLY if AFFINE_FIRST else 0):
         m_col = i * WIDTH + o_block < end
         weights = weights + (load_affine(p_weight, o_affine + i * WIDTH, m_col, i == RAGGED),)  # noqa: RUF005
         biases = biases + (load_affine(p_bias, o_affine + i * WIDTH, m_col, i == RAGGED),)  # noqa: RUF005
@@ -137,7 +138,7 @@ def tile_rows(
         held = held + (h,)  # noqa: RUF005 (Triton has no unpacking)
     # Where not all blocks' are asked for before the row is summed, the others' are on the way, before a store, behind
     # which the compiler would keep them.
-    for i in tl.static_range(0 if AFFINE_FIRST else BLOCKS if AHEAD is None else AHEAD):
+    for i in tl.static_range(0 if AFFINE_FIRST else EARLY):
         m_col = i * WIDTH + o_block < end
         weights = weights + (load_affine(p_weight, o_affine + i * WIDTH, m_col, i == RAGGED),)  # noqa: RUF005
         biases = biases + (load_affine(p_bias, o_affine + i * WIDTH, m_col, i == RAGGED),)  # noqa: RUF005
