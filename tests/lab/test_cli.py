@@ -129,6 +129,8 @@ def test_an_fp8_output_is_measured_like_any_other_in_the_pass_that_it_has(tmp_pa
         (("--seed", "3"), ("--seed", "--random")),
         (("--executor", "slurm"), ("--executor", "slurm", "local", "ray")),
         (("--executor", "ray", "--with-profiling"), ("--with-profiling", "--executor local", "ncu")),
+        (("--jobs", "0"), ("--jobs", "0")),
+        (("--executor", "ray", "--jobs", "2"), ("--jobs", "--executor local", "disk")),
         (("--resume",), ("--resume", "--run-id")),
         (("--rerun",), ("--rerun", "--run-id")),
         (("--resume", "--run-id", "nobody"), ("nobody", "run.json")),

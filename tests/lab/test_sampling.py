@@ -26,6 +26,9 @@ class CountingClock:
         self.turns.append(call)
         return [float(len(self.turns))] * count
 
+    def finish(self):
+        pass
+
 
 def never(rounds: Rounds) -> None:
     return None
@@ -115,10 +118,10 @@ def test_a_row_is_throttled_only_if_too_few_rounds_went_without(calm, aside, thr
 
 def test_warm_up_lasts_by_time_and_calls_at_least_once():
     seconds, seen = iter([0.0, 0.1, 0.19, 0.3]), []
-    warm_up(lambda: seen.append(1), 0.2, now=lambda: next(seconds))
-    assert len(seen) == 3
-    warm_up(lambda: seen.append(1), 0.0, now=lambda: 5.0)
-    assert len(seen) == 4
+    warm_up(lambda: seen.append("call"), 0.2, lambda: seen.append("finish"), now=lambda: next(seconds))
+    assert seen == ["call", "finish"] * 3, "none is left in a queue"
+    warm_up(lambda: seen.append("call"), 0.0, lambda: seen.append("finish"), now=lambda: 5.0)
+    assert len(seen) == 8
 
 
 def test_the_wall_clock_sees_a_slow_call():

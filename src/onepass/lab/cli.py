@@ -7,7 +7,7 @@ import json
 import secrets
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from enum import StrEnum
@@ -89,6 +89,9 @@ def run(
     rerun: Annotated[bool, typer.Option(help="sample again what was too noisy or throttled in the run")] = False,
     executor: Annotated[str | None, typer.Option(help="local, or ray: over a cluster; by default local")] = None,
     runs: Annotated[Path, typer.Option(help="where runs are kept")] = Path("runs"),
+    jobs: Annotated[
+        int, typer.Option(help="prepare backends in so many processes first: tuning takes up to a minute a shape")
+    ] = 1,
     baseline: Annotated[str, typer.Option(help="the backend that others are compared with")] = "eager",
     seconds: Annotated[float, typer.Option(help="time limit of one case, all backends together")] = 20.0,
     with_profiling: Annotated[
@@ -102,6 +105,10 @@ def run(
     with in_a_sentence():
         begun = _begun(runs, run_id, "--rerun" if rerun else "--resume") if resume or rerun else None
         by = executor or (begun.header.get("executor") if begun else None) or "local"
+        if jobs < 1:
+            raise ValueError(f"--jobs must be a number of processes, not {jobs}")
+        if jobs > 1 and by == "ray":
+            raise ValueError("--jobs needs --executor local: a cluster's machines find nothing on this one's disk")
         if with_profiling and by == "ray":
             raise ValueError(
                 "--with-profiling needs --executor local: ncu reads this machine's GPU, which need not be what measured"
@@ -115,7 +122,10 @@ def run(
                 header = _header(place, chosen.name, cases, backend or ["all"], baseline, seconds)
                 begun = Run.begin(runs, run_id or _now_id(), header)
             current = begun
-            _execute(current, chosen, _undecided(current) if rerun else set())
+            again = _undecided(current) if rerun else set()
+            if jobs > 1:
+                _prepare(current, jobs, again)
+            _execute(current, chosen, again)
         if with_profiling:
             _profile(current)
         verdicts, sentences = _judged(current)
@@ -342,32 +352,50 @@ def _now_id() -> str:
     return datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
 
 
+def _prepare(current: Run, jobs: int, again: set[str]) -> None:
+    from onepass.lab.preparing import orders, prepare
+
+    wanted = orders(current.unfinished(again), current.backends)
+    with _progress(len(wanted)) as step:
+
+        def done(case: Case, backend: str) -> None:
+            with step(f"prepared {case.id}, {backend}"):
+                pass
+
+        prepare(wanted, current.header["device"], jobs, done)
+
+
 def _execute(current: Run, executor: Executor, again: set[str]) -> None:
-    """With a progress bar and a time estimate on a terminal, plain lines elsewhere."""
     from onepass.lab.runner import execute
 
-    total = len(current.unfinished(again))
+    with _progress(len(current.unfinished(again))) as step:
+        execute(current, executor, lambda case: step(case.id), again)
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[str], AbstractContextManager[None]]]:
+    """Steps by name: with a bar and a time estimate on a terminal, plain lines elsewhere."""
     if not sys.stderr.isatty():
         number = count(1)
 
         @contextmanager
-        def line(case: Case) -> Iterator[None]:
-            print(f"[{next(number)}/{total}] {case.id}", file=sys.stderr, flush=True)
+        def line(name: str) -> Iterator[None]:
+            print(f"[{next(number)}/{total}] {name}", file=sys.stderr, flush=True)
             yield
 
-        execute(current, executor, line, again)
+        yield line
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task("", total=total)
 
         @contextmanager
-        def step(case: Case) -> Iterator[None]:
-            progress.update(task, description=case.id)
+        def step(name: str) -> Iterator[None]:
+            progress.update(task, description=name)
             yield
             progress.advance(task)
 
-        execute(current, executor, step, again)
+        yield step
 
 
 def _profile(current: Run, cases: Sequence[str] = (), backends: Sequence[str] = ()) -> None:

@@ -29,11 +29,17 @@ class Clock(Protocol):
 
     def samples(self, call: Call, count: int) -> list[float]: ...
 
+    def finish(self) -> None:
+        """Wait for calls that were issued and still run."""
+
 
 class WallClock:
     """The time of a call on a CPU."""
 
     kind = "call"
+
+    def finish(self) -> None:
+        pass
 
     def samples(self, call: Call, count: int) -> list[float]:
         taken = []
@@ -44,7 +50,14 @@ class WallClock:
         return taken
 
 
-class _ColdClock:
+class _GpuClock:
+    def finish(self) -> None:
+        import torch
+
+        torch.cuda.synchronize()
+
+
+class _ColdClock(_GpuClock):
     """A clock before whose calls nothing of their inputs is left in the L2."""
 
     def __init__(self) -> None:
@@ -114,7 +127,7 @@ class EventClock(_ColdClock):
         return pairs
 
 
-class HostClock:
+class HostClock(_GpuClock):
     kind = "host"
 
     def samples(self, call: Call, count: int) -> list[float]:

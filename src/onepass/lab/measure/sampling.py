@@ -61,7 +61,7 @@ def sample(
     there may be too few others, and then the sampling is what it is.
     """
     for call in calls.values():
-        warm_up(call, rules.warm_up_seconds, now)
+        warm_up(call, rules.warm_up_seconds, clocks[0].finish, now)
     sampled = Sampled(_empty(calls, clocks), _empty(calls, clocks))
     order = random.Random(rules.seed)
     start = now()
@@ -96,9 +96,14 @@ def _empty(calls: Iterable[str], clocks: Sequence[Clock]) -> Rounds:
     return {name: {clock.kind: [] for clock in clocks} for name in calls}
 
 
-def warm_up(call: Call, seconds: float, now: Callable[[], float] = time.monotonic) -> None:
-    """By time, not by count: a clock that is still climbing does so for as long whatever the call."""
+def warm_up(call: Call, seconds: float, finish: Callable[[], None], now: Callable[[], float] = time.monotonic) -> None:
+    """By time, not by count: a clock that is still climbing does so for as long whatever the call.
+
+    Each call is waited for: else a thousand of them would be in the GPU's queue when the time is up.
+    """
     end = now() + seconds
     call()
+    finish()
     while now() < end:
         call()
+        finish()
