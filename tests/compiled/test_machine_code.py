@@ -70,6 +70,42 @@ def stack_bytes(kernel: Any, folder: Path) -> int:
     return int(stack)
 
 
+REGISTER = re.compile(r"\bR(\d+)")
+WORDS = {"64": 2, "128": 4}
+
+
+def loads_that_wait(kernel: Any, folder: Path) -> tuple[int, int]:
+    """Loads from memory up to the first store: all, and those behind the first use of what another one loaded."""
+    binary = folder / "kernel.cubin"
+    binary.write_bytes(kernel.asm["cubin"])
+    tool = [str(TOOLS / "nvdisasm"), "-c", str(binary)]
+    code = subprocess.run(tool, capture_output=True, text=True, check=True).stdout
+    loaded: set[int] = set()
+    loads, behind, waited = 0, 0, False
+    for name, text in re.findall(r"/\*[0-9a-f]{4,5}\*/\s+(?:@!?U?P\d+ +)?(\S+)\s*(.*?)\s*;", code):
+        if name.startswith("STG"):
+            return loads, behind
+        registers = [int(found) for found in REGISTER.findall(text)]
+        written = registers.pop(0) if REGISTER.match(text) else None
+        waited |= not loaded.isdisjoint(registers)
+        if name.startswith("LDG."):
+            assert written is not None
+            loads, behind = loads + 1, behind + waited
+            loaded.update(range(written, written + WORDS.get(name.rpartition(".")[2], 1)))
+        elif written is not None:
+            loaded.discard(written)
+    raise AssertionError("no store was found: the compiler's text has changed")
+
+
+@both
+@pytest.mark.parametrize("cols", [3072, 4096, 5120, 8192])
+def test_many_rows_ask_for_everything_before_they_wait(compiled, tmp_path, cols, norm):
+    """Which the compiler would undo (decision 0014), and does where it is left to it."""
+    few, many = (loads_that_wait(compile_forward(norm, rows, cols, BF16), tmp_path) for rows in (1, 8192))
+    assert few[0] == many[0] and many[1] == 0
+    assert few[1] > 0
+
+
 @both
 @pytest.mark.parametrize("dtype", [BF16, F32], ids=["bf16", "fp32"])
 @pytest.mark.parametrize("cols", [64, 100, 127, 128, 200, 384, 512, 520, 768, 1000, 1100, 1536])
