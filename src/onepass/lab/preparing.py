@@ -1,8 +1,8 @@
 """Backends made ready ahead of a run, in several processes, in which nothing is measured.
 
 What they compile and tune they keep on disk, each in its own cache, where the process that measures finds it. A
-max-autotuned torch.compile takes up to a minute a shape, most of it in compilers; what is left is timing candidates on
-the GPU, and for that the processes take turns, since one that times beside others would choose by chance.
+max-autotuned torch.compile takes up to a minute a shape, for compiling candidates and for timing them on the GPU. They
+time in turns, since one that times beside others may choose by chance.
 
 `python -m onepass.lab.preparing DEVICE LOCK` is one of them: it reads orders, a line each, and answers each with one.
 """

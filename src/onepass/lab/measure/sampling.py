@@ -99,7 +99,7 @@ def _empty(calls: Iterable[str], clocks: Sequence[Clock]) -> Rounds:
 def warm_up(call: Call, seconds: float, finish: Callable[[], None], now: Callable[[], float] = time.monotonic) -> None:
     """By time, not by count: a clock that is still climbing does so for as long whatever the call.
 
-    Each call is waited for: else a thousand of them would be in the GPU's queue when the time is up.
+    Each call is waited for: else some would be left in the GPU's queue when the time is up.
     """
     end = now() + seconds
     call()
