@@ -17,6 +17,9 @@ from onepass.plan.thresholds import Thresholds, Tile
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 OPS = ("rms_norm", "layer_norm")
 
+#: What a program has of a row that it shares, by name.
+FORWARD_SLICES = ("forward_slice", "centred_forward_slice", "summed_slice", "odd_forward_slice")
+
 #: Odd addresses have tiles of their own, by columns; and an fp32 sum one for wide rows.
 _NO_ODD_TILES: dict[str, object] = {
     "odd_forward_tiles": (),
@@ -25,6 +28,7 @@ _NO_ODD_TILES: dict[str, object] = {
     "odd_centred_backward_tiles": (),
     "half_odd_backward_tiles": (),
     "half_odd_wide_from": 1 << 30,
+    "centred_backward_short": (65, 0),
     "turns_from_bytes": 1 << 30,
     "wide_forward_tile": Tile(0, 1, 1),
 }
@@ -35,6 +39,7 @@ _NO_TILES = {
     "wide_centred_tiles": (),
     "plain_tiles": (),
     "wide_odd_tile": Tile(0, 1, 1),
+    "summed_cluster": Tile(0, 1, 1),
     "backward_tiles": (),
     "centred_backward_tiles": (),
     "streams": (),
@@ -67,15 +72,13 @@ SCHEDULES: dict[str, dict[str, object]] = {
     "many block rows": {**_BLOCK_ROWS, "block_row_min_rows": 3},
     "split": {
         **_NO_TILES,
-        "forward_slice": Tile(64, 1, 1, 2),
-        "narrow_forward_slice": Tile(64, 1, 1, 2),
+        **dict.fromkeys(FORWARD_SLICES, Tile(64, 1, 1, 8, block=32, late=3)),
         "backward_slice": Tile(64, 1, 1, 2),
         "centred_backward_slice": Tile(64, 1, 1, 2),
     },
     "stream": {
         **_NO_TILES,
-        "forward_slice": Tile(64, 1, 1, 0),
-        "narrow_forward_slice": Tile(64, 1, 1, 0),
+        **dict.fromkeys(FORWARD_SLICES, Tile(64, 1, 1, 0)),
         "backward_slice": Tile(64, 1, 1, 0),
         "centred_backward_slice": Tile(64, 1, 1, 0),
         "stream_block": 64,

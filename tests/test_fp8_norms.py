@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import onepass
-from cases import planned
+from cases import FORWARD_SLICES, planned
 from onepass import Fp8, reference
 from onepass.fp8 import definition
 from onepass.plan import planner
@@ -45,7 +45,7 @@ KINDS = {
 @contextmanager
 def on(schedule: str) -> Iterator[None]:
     """Slices are wider than the widest group."""
-    wide = {"forward_slice": Tile(256, 1, 1, 2), "narrow_forward_slice": Tile(256, 1, 1, 2)}
+    wide = dict.fromkeys(FORWARD_SLICES, Tile(256, 1, 1, 8, late=1))
     with planned(schedule), planner.override(**wide if schedule == "split" else {}):
         yield
 

@@ -1,8 +1,10 @@
 """Every schedule computes what the reference defines, forward and backward, with every option."""
 
 import pytest
+import torch
 
-from cases import BF16, F32, OPS, SCHEDULES, SHAPES, VARIANTS, Case, assert_planned, explained, inputs_of, planned
+from cases import BF16, F32, OPS, SCHEDULES, SHAPES, VARIANTS, Case, assert_planned, call, explained, inputs_of, planned
+from onepass.plan import interpreter, planner
 from oracle import assert_results
 
 #: `cast="none"` is defined for rms_norm alone, and `t5` for a weight alone: refusals are in test_errors.py.
@@ -36,13 +38,34 @@ def test_each_head_has_its_own_weight(schedule, op):
         assert_results(case, inputs)
 
 
-def test_a_wide_row_with_a_weight_for_each_head_streams():
-    """Split has no weight for each head, so such a row must not be sent there."""
+@pytest.mark.parametrize("cols", [100, 128, 200])
+@pytest.mark.parametrize("residual", [None, BF16], ids=["alone", "residual"])
+@pytest.mark.parametrize("op", OPS)
+def test_a_program_whose_peers_do_not_come_makes_their_sums(monkeypatch, op, residual, cols):
+    """One after the other, so that the first program of a row finds nobody's, and the last one all."""
+    case = Case(op, x=BF16, weight=F32, bias=F32 if op == "layer_norm" else None, residual=residual)
+    inputs = inputs_of(case, 3, cols)
+    with planned("split"):
+        assert_planned("split", explained(case, inputs))
+        together = call(case, inputs)
+
+        def one_by_one(function, programs, arguments):
+            function[(programs,)](*arguments)
+
+        monkeypatch.setattr(interpreter, "run_together", one_by_one)
+        with planner.override(patience=0):
+            alone = call(case, inputs)
+    assert torch.equal(together[0], alone[0])
+    assert residual is None or torch.equal(together[1], alone[1])
+
+
+def test_a_wide_row_with_a_weight_for_each_head_streams_in_the_backward():
+    """Split has no gradient for each head's weight, so such a row must not be sent there."""
     case = Case(bias=F32, per_head=True)
     inputs = inputs_of(case, 2, 2, SHAPES["split"][1])
     with planned("split"):
         plan = explained(case, inputs)
-        assert (plan.forward.schedule, plan.backward.schedule) == ("stream", "stream")
+        assert (plan.forward.schedule, plan.backward.schedule) == ("split", "stream")
         assert_results(case, inputs)
 
 

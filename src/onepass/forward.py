@@ -133,8 +133,8 @@ class Forward:
         cols = problem.cols // align
         sizes: tuple[int, ...] = (scale_row, affine_lane, scale_group, problem.rows, problem.lanes, cols)
         if plan.schedule == "split":
-            sharing = (plan.slices, plan.programs // plan.slices)
-            sizes = (scale_row, scale_group, problem.rows, problem.lanes, cols, *sharing)
+            sharing = (plan.slices, planner.thresholds().patience)
+            sizes = (scale_row, affine_lane, scale_group, problem.lanes, cols, *sharing)
         elif plan.schedule == "stream":
             sizes = (scale_row, affine_lane, scale_group, problem.lanes, cols)
         return *strides, *sizes, norm.eps, norm.offset, *quantizing.numbers
@@ -169,6 +169,9 @@ class Forward:
         elif plan.schedule == "split":
             function = split_forward
             dtypes, names = (*dtypes, word_dtype(norm)), (*names, "mailbox")
-            constants |= {"PEERS": power_of_two(plan.slices), "STAGES": plan.stages}
+            constants |= {"PEERS": max(32 * plan.warps, power_of_two(plan.slices)), "BLOCKS": plan.blocks}
+            constants |= {"EVEN": problem.cols % (plan.block * plan.blocks) == 0, "AFFINE_FIRST": plan.affine_first}
+            constants |= {"PACKED": planner.is_packed(plan, align, backward=False)}
+            constants |= {"EARLY": plan.blocks if plan.ahead is None else plan.ahead}
         scalars = self._scalars(plan, align, quantizing)
         return Step(function, names, dtypes, constants | quantizing.constants, scalars, plan)

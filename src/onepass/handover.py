@@ -13,7 +13,7 @@ from torch import Tensor
 from onepass.plan.launch import Bind, gather, kernel
 from onepass.plan.layout import Layout, aligned_bytes
 from onepass.plan.planner import Plan
-from onepass.plan.workers import compile_affine_first
+from onepass.plan.workers import compile_at_once
 from onepass.spec import Norm, Problem
 
 
@@ -31,7 +31,12 @@ class Step:
     @property
     def cooperative(self) -> bool:
         """Whether all its programs must run at the same time."""
-        return self.plan.schedule == "split"
+        return self.plan.together
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether its programs exchange sums through a mailbox."""
+        return "mailbox" in self.names
 
     @property
     def cluster(self) -> int:
@@ -43,7 +48,7 @@ class Step:
         plan = self.plan
         return kernel(
             self.function, self.dtypes, self.constants, warps=plan.warps, device=device, registers=plan.registers,
-            cooperative=self.cooperative, cluster=self.cluster,
+            cooperative=self.cooperative, cluster=self.cluster, exchanges=self.exchanges,
         )  # fmt: skip
 
 
@@ -52,7 +57,7 @@ def make_kernels(steps: Sequence[Step], device: torch.device) -> None:
     with gather() as kernels:
         for step in steps:
             step.kernel(device)
-    compile_affine_first(kernels)
+    compile_at_once(kernels)
     for step in steps:
         step.kernel(device)
 

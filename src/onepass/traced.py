@@ -2,9 +2,10 @@
 
 An op of the dispatcher takes half of a compiled call of a small tensor. So while a graph is traced, the ops of ops.py
 are taken apart into their kernels, as `torch.library.triton_op` does it. Where that cannot be they stay ops: where a
-size is symbolic, because the number of rows decides the plan; where programs must all run at the same time, or form
-clusters, which inductor does not know how to launch; where it cannot tell what a kernel writes, as with blocks that are
-held packed; where a tensor would be copied or is empty; and in an exported program, which is not for one GPU alone.
+size is symbolic, because the number of rows decides the plan; where programs exchange sums, must all run at the same
+time, or form clusters, which inductor does not know how to launch; where it cannot tell what a kernel writes, as with
+blocks that are held packed; where a tensor would be copied or is empty; and in an exported program, which is not for
+one GPU alone.
 """
 
 from __future__ import annotations
@@ -114,7 +115,8 @@ def _launch(steps: Iterable[Step], tensors: Mapping[str, Maybe]) -> None:
 
 
 def _launchable(steps: Sequence[Step], device: torch.device, direction: str) -> bool:
-    plain = all(not step.cooperative and step.cluster == 1 and step.plan.registers is None for step in steps)
+    apart = all(not step.cooperative and not step.exchanges and step.cluster == 1 for step in steps)
+    plain = apart and all(step.plan.registers is None for step in steps)
     return plain and all(_writes(step, device) <= WRITTEN[direction] for step in steps)
 
 

@@ -108,7 +108,7 @@ def test_many_rows_ask_for_everything_before_they_wait(compiled, tmp_path, cols,
 
 @both
 @pytest.mark.parametrize("dtype", [BF16, F32], ids=["bf16", "fp32"])
-@pytest.mark.parametrize("cols", [64, 100, 127, 128, 200, 384, 512, 520, 768, 1000, 1100, 1536])
+@pytest.mark.parametrize("cols", [32, 64, 100, 127, 128, 200, 384, 512, 520, 768, 1000, 1100, 1536, 83712, 131073])
 def test_a_row_is_laid_over_the_same_threads_whatever_the_number_of_rows(compiled, cols, dtype, norm):
     one, many = (row_layouts(compile_forward(norm, rows, cols, dtype)) for rows in (1, 4096))
     assert one == many
@@ -166,7 +166,7 @@ def test_loads_and_stores_are_as_wide_as_rows_are_aligned(compiled, cols, access
 
 
 @both
-@pytest.mark.parametrize("cols", [128, 384, 1024, 2880, 4096, 5120, 8192, 12288, 16384, 65536])
+@pytest.mark.parametrize("cols", [128, 384, 1024, 2880, 4096, 5120, 8192, 12288, 16384, 65536, 83712, 131072])
 def test_no_plan_for_16_bits_spills(compiled, tmp_path, cols, norm):
     compile_forward(norm, 8192, cols, BF16)
     dense = (cols, 1)
@@ -177,8 +177,9 @@ def test_no_plan_for_16_bits_spills(compiled, tmp_path, cols, norm):
         for step in call.steps(call.plan(rows=rows), call.align(True))[0]:
             step.kernel(call.place.device)
     spilled = {kernel.name: stack for kernel in compiled if (stack := stack_bytes(kernel, tmp_path))}
-    # LayerNorm's shared rows hold two sums more; a few words of it are known to spill.
-    assert all(name == "split_backward" and norm.centred and stack <= 24 for name, stack in spilled.items()), spilled
+    # Where programs share a row a few words are known to spill; LayerNorm's backward holds two sums more.
+    known = {"split_forward": 16, "split_backward": 24 * norm.centred}
+    assert all(stack <= known.get(name, 0) for name, stack in spilled.items()), spilled
 
 
 @both

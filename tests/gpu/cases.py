@@ -53,7 +53,7 @@ class Tensors(NamedTuple):
 Run = Callable[..., tuple[Tensor, Tensor | None]]
 
 # Row counts divide neither a tile nor the number of programs. 4,099 rows of 128 columns take the full block-row tile;
-# 71 rows of 131,072 are more than the groups of programs that share them, so that every group walks.
+# 71 rows of 131,072 are more than the groups of programs that share them in a backward, so that every group walks.
 _SIZES = {"block rows": ("tile", (4099, 128)), "one row": ("tile", (517, 2880)), "few rows": ("tile", (67, 2880)),
           "split": ("split", (71, 131072)), "stream": ("stream", (133, 2880))}  # fmt: skip
 
@@ -68,7 +68,8 @@ CASES = [
     *RESIDUAL.values(),
     *(Case(f"{name} rms fp32 residual", "rms_norm", *_SIZES[name], FP32, residual=FP32) for name in _SIZES),
     *(Case(f"{name} layer fp32", "layer_norm", *_SIZES[name], FP32, bias=True) for name in ("one row", "split")),
-    # Without clusters, because rows begin at odd addresses.
+    # In loads of single elements.
+    Case("split rms odd", "rms_norm", "split", (71, 131073), BF16),
     Case("split layer odd", "layer_norm", "split", (71, 131073), BF16, bias=True),
     # Rows in blocks, several of them short; and as many blocks as a program may hold.
     *(Case(f"384 columns {op}", op, "tile", (4099, 384), BF16) for op in ("rms_norm", "layer_norm")),
@@ -86,6 +87,7 @@ CASES = [
         for op in ("rms_norm", "layer_norm")
     ),
     Case("shared rms residual", "rms_norm", "tile", (13, 12288), BF16, residual=BF16),
+    Case("shared rms residual, however many", "rms_norm", "tile", (71, 60008), BF16, residual=BF16),
     Case("shared layer residual", "layer_norm", "tile", (13, 20488), BF16, bias=True, residual=BF16),
     Case("shared rms fp32", "rms_norm", "tile", (13, 20484), FP32),
     # Rows at odd addresses, one element at a time.
@@ -126,16 +128,8 @@ def forward_schedule(op: str, dtype: torch.dtype, cols: int) -> str:
     """What the forward of many plain rows is meant to take: fp32 is twice as wide, but for RMSNorm's tile."""
     wide = dtype.itemsize // 2
     if cols > 65536 // wide:
-        return "tile" if op == "layer_norm" and CLUSTERS else "split"
+        return "split"
     return "stream" if op == "rms_norm" and wide == 2 and 16384 < cols <= 24576 else "tile"
-
-
-def of_case(case: Case) -> str:
-    """The forward's: rows too wide for one program have clusters instead, but those of a plain RMSNorm or at odd
-    addresses."""
-    shared = case.op == "layer_norm" or case.residual is not None
-    aligned = case.shape[-1] * case.dtype.itemsize % 16 == 0
-    return "tile" if case.schedule == "split" and CLUSTERS and shared and aligned else case.schedule
 
 
 def schedule_of_many(plan: Plan) -> str:
@@ -161,10 +155,10 @@ def streaming() -> Any:
     changes: dict[str, Any] = {"few_rows": 0, "held_per_sm": 0}
     for name in (entry.name for entry in fields(now)):
         value = getattr(now, name)
-        if name.endswith(("_tiles", "_clusters")):
+        if name.endswith("_tiles"):
             changes[name] = (replace(value[0], cols=1),)
-        elif name.endswith("_tile") or ("_slice" in name and name != "many_slices"):
-            changes[name] = replace(value, cols=1)
+        elif name.endswith(("_tile", "_cluster")) or ("_slice" in name and name != "many_slices"):
+            changes[name] = replace(value, cols=1, programs_per_sm=0)
     return planner.override(**changes)
 
 
@@ -174,7 +168,7 @@ def on_schedule(case: Case, tensors: Tensors) -> Iterator[Explanation]:
     with streaming() if case.schedule == "stream" else nullcontext():
         plan = explained(case, tensors)
         assert plan.forward is not None and plan.backward is not None, str(plan)
-        assert (plan.forward.schedule, plan.backward.schedule) == (of_case(case), backward_schedule(case)), str(plan)
+        assert (plan.forward.schedule, plan.backward.schedule) == (case.schedule, backward_schedule(case)), str(plan)
         assert not plan.copies
         yield plan
 

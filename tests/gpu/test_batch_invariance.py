@@ -17,6 +17,7 @@ from gpu.cases import (
     tensors_of,
 )
 from gpu.exact import assert_same_bits, random_rows, random_weight, same_bits
+from onepass.plan import planner
 
 BF16, FP32 = torch.bfloat16, torch.float32
 
@@ -27,7 +28,7 @@ ONE_ROW = (520, 768, 1000, 1100, 1152, 2048, 4096)  # or several; 520 and 1,100 
 #: Up to 64 rows those that are walked are shared by clusters, and up to 132 held, if they are not too wide for it.
 #: LayerNorm's from 8,193 columns on, and 7,001, ask for weight and bias early or late.
 WIDE = (5120, 7001, 8192, 10240, 16384, 20488, 27048, 32768, 54976)
-SPLIT = (131072,)  # or shared by a cluster, LayerNorm's
+SPLIT = (131072,)
 ODD = (61, 100, 127, 301)  # rows that need not begin at 16 bytes; none does in bf16
 RUNS = 20
 
@@ -69,6 +70,29 @@ def test_row_bits_do_not_depend_on_other_rows(op: str, dtype: torch.dtype, cols:
     early = cols in (2048, 4096, 5120, 8192) and width <= 16 << 10
     assert len(affine_first) == 2 or not early, "many ask for the weight before the row"
     assert_same_bits(norm(x.flip(0), weight).flip(0), every)
+
+
+@pytest.mark.parametrize("rows", [1, 71, 301])
+@pytest.mark.parametrize("cols", [131072, 83712, 131073])
+@pytest.mark.parametrize("residual", [False, True], ids=["alone", "residual"])
+@pytest.mark.parametrize("op", ["rms_norm", "layer_norm"])
+def test_sums_that_a_program_makes_for_its_peers_have_their_bits(op: str, residual: bool, cols: int, rows: int) -> None:
+    """It does so if they are not there in time: here it looks once, before most of them can be."""
+    x, weight, bias = random_rows(rows, cols, dtype=BF16), random_weight(cols, dtype=BF16), None
+    if op == "layer_norm":
+        bias = random_weight(cols, dtype=BF16, seed=5)
+    added = random_rows(rows, cols, dtype=BF16, seed=3) if residual else None
+    plan = onepass.explain(x, weight, bias, op=op, residual=added).forward
+    assert plan is not None and plan.schedule == "split", str(plan)
+
+    def results() -> tuple[torch.Tensor, ...]:
+        got = getattr(onepass, op)(x, weight, bias, residual=added)
+        return got if isinstance(got, tuple) else (got,)
+
+    expected = results()
+    with planner.override(patience=0):
+        for got, right in zip(results(), expected, strict=True):
+            assert_same_bits(got, right)
 
 
 @pytest.mark.parametrize("case", [*PLAIN.values(), *RESIDUAL.values()], ids=str)

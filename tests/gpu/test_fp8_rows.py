@@ -24,8 +24,9 @@ def test_rows_have_the_bits_of_the_definition(kind: str, shape: tuple[int, int])
     problem = replace(onepass.explain(x, weight).problem, quantized="static")
     plan = planner.forward_plan(problem, device_of(x.device), False, min(16, shape[1] & -shape[1]))
     assert plan.schedule == (SHAPES | WIDE)[shape], str(plan)
-    assert plan.affine_first == (shape == (700, 4096))
-    for rows in (517, 700) if plan.affine_first else shape[:1]:  # of which the fewer ask for the weight after the row
+    assert plan.affine_first == (shape in ((700, 4096), *WIDE))
+    # Of the former 517 ask for the weight after the row.
+    for rows in (517, 700) if shape == (700, 4096) else shape[:1]:
         q = onepass.rms_norm(x[:rows], weight, quantize=asked(kind))
         assert_quantized_as_defined(q, asked(kind))
     plain = onepass.rms_norm(x, weight)

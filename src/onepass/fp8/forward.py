@@ -151,11 +151,11 @@ class QuantizedForward(Forward):
             bind = step.kernel(place.device)
             names = [name for name, dtype in zip(step.names, step.dtypes, strict=True) if dtype]
             words = 0
-            if step.cooperative:
+            if step.exchanges:
                 words, names[-1] = self.problem.rows * self.problem.lanes * step.plan.slices, "zeros"
             elif "zeros" in names:
                 words = -(-self.problem.rows * self.problem.lanes // TILE)
-            dtype = word_dtype(self.norm) if step.cooperative else torch.int32
+            dtype = word_dtype(self.norm) if step.exchanges else torch.int32
             like_words = place.like((words,), dtype) if words else None
             launches.append((bind(step.plan.programs, step.scalars), names, like_words))
         return launches

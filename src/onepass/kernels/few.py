@@ -15,13 +15,13 @@ from onepass.kernels.parts import (
     input_gradient,
     lane_and_row,
     load,
-    load_affine,
     load_arrived,
     row_start,
     store,
     store_gradient,
     weighted,
     wide,
+    with_affine,
     with_rows,
 )
 
@@ -61,7 +61,7 @@ def gradient_of_row(
         o_col = i * (BLOCK * SLICES) + o_block
         held_h = held_h + (load(p_h, o_h + o_col, o_col < end, i == RAGGED),)  # noqa: RUF005
         held_dy = held_dy + (load(p_dy, o_dy + o_col, o_col < end, i == RAGGED),)  # noqa: RUF005
-        weights = weights + (load_affine(p_weight, o_col, o_col < end, i == RAGGED),)  # noqa: RUF005
+        weights = with_affine(weights, p_weight, o_col, o_col < end, i == RAGGED)
         further = load_arrived(p_dsum, row, lane, o_col, o_col < end, dsum_row, dsum_lane, i == RAGGED, ALIGN)
         arrived = arrived + (further,)  # noqa: RUF005
     mean_dot, mean_dy = gradient_means(

@@ -22,6 +22,20 @@ look:
     }"""
 WAIT_32 = tl.constexpr(_WAIT.replace("TYPE", "b32").replace("MISSING", "0"))
 WAIT_64 = tl.constexpr(_WAIT.replace("TYPE", "b64").replace("MISSING", "0"))
+#: So many looks more than the first, and then it is zero still.
+_LOOK = """{
+    .reg .pred there, over;
+    .reg .s32 left;
+    mov.s32 left, $2;
+look:
+    ld.relaxed.gpu.global.TYPE $0, [$1];
+    setp.ne.TYPE there, $0, 0;
+    sub.s32 left, left, 1;
+    setp.lt.or.s32 over, left, 0, there;
+    @!over bra look;
+    }"""
+LOOK_32 = tl.constexpr(_LOOK.replace("TYPE", "b32"))
+LOOK_64 = tl.constexpr(_LOOK.replace("TYPE", "b64"))
 #: Where zero is a value like any other.
 WAIT_WHILE_ONES = tl.constexpr(_WAIT.replace("TYPE", "b32").replace("MISSING", "0xFFFFFFFF"))
 
@@ -34,14 +48,18 @@ def bits_of(value):
 
 
 @triton.jit
+def bits_of_pair(low, high):
+    return (bits_of(high).to(tl.int64) << 32) | (bits_of(low).to(tl.int64) & 0xFFFFFFFF)
+
+
+@triton.jit
 def publish(p_word, value, wanted):
     tl.atomic_xchg(p_word, bits_of(value), mask=wanted, sem="relaxed")
 
 
 @triton.jit
 def publish_pair(p_word, low, high, wanted):
-    word = (bits_of(high).to(tl.int64) << 32) | (bits_of(low).to(tl.int64) & 0xFFFFFFFF)
-    tl.atomic_xchg(p_word, word, mask=wanted, sem="relaxed")
+    tl.atomic_xchg(p_word, bits_of_pair(low, high), mask=wanted, sem="relaxed")
 
 
 @triton.jit
@@ -56,10 +74,12 @@ def collect(p_words, slices, PEERS: tl.constexpr):
 def collect_pair(p_words, slices, PEERS: tl.constexpr):
     """The same for words that hold two sums."""
     peer = tl.arange(0, PEERS)
-    words = tl.where(peer < slices, wait_for(p_words + tl.minimum(peer, slices - 1)), 0)
-    low = words.to(tl.int32).to(tl.float32, bitcast=True)
-    high = (words >> 32).to(tl.int32).to(tl.float32, bitcast=True)
-    return low, high
+    return pair_of(tl.where(peer < slices, wait_for(p_words + tl.minimum(peer, slices - 1)), 0))
+
+
+@triton.jit
+def pair_of(words):
+    return words.to(tl.int32).to(tl.float32, bitcast=True), (words >> 32).to(tl.int32).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -74,3 +94,24 @@ def wait_for(p_words):
         return tl.inline_asm_elementwise(WAIT_64, "=l,l", [p_words], dtype=tl.int64, is_pure=False, pack=1)
     else:
         return tl.inline_asm_elementwise(WAIT_32, "=r,l", [p_words], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def look_for(p_words, patience):
+    """The words, or zero for what is not there after so many looks more than the first.
+
+    Each thread looks for its own, and threads that hold the same element may not see the same.
+    """
+    if INTERPRETED:
+        words = tl.load(p_words, volatile=True)
+        looks = 0
+        while tl.min((words != 0).to(tl.int32), axis=0) == 0 and looks < patience:
+            words = tl.load(p_words, volatile=True)
+            looks += 1
+        return words
+    WIDE: tl.constexpr = p_words.dtype.element_ty == tl.int64
+    looks = tl.zeros(p_words.shape, tl.int32) + patience
+    if WIDE:
+        return tl.inline_asm_elementwise(LOOK_64, "=l,l,r", [p_words, looks], dtype=tl.int64, is_pure=False, pack=1)
+    else:
+        return tl.inline_asm_elementwise(LOOK_32, "=r,l,r", [p_words, looks], dtype=tl.int32, is_pure=False, pack=1)

@@ -140,6 +140,12 @@ def load_affine(p, o, m, MASKED: tl.constexpr):
 
 
 @triton.jit
+def with_affine(blocks, p, o, m, MASKED: tl.constexpr):
+    """Blocks of weight or bias, and one more."""
+    return blocks + (load_affine(p, o, m, MASKED),)  # noqa: RUF005 (Triton has no unpacking)
+
+
+@triton.jit
 def weighted(
     value, weight, offset, WEIGHTED: tl.constexpr, SHIFTED: tl.constexpr, NARROW: tl.constexpr, PACKED: tl.constexpr
 ):

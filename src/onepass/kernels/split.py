@@ -1,18 +1,32 @@
 """Schedule 2, split: a wide row is cut over several programs, each with its slice in registers.
 
-The programs of a row tell each other their partial sums through a mailbox (mailbox.py). Before a program waits for its
-peers' sums of this row, it has published its own of the next row, and the loads of the rows after that are in flight,
-so the wait is hidden.
+The programs of a row tell each other their partial sums through a mailbox (mailbox.py).
 
-All programs must run at the same time, or they wait for ever: the planner keeps the grid within what is resident at
-once, and the cooperative launch makes the driver refuse anything else.
+Forward: a program for each slice of each row. Those of a row are neighbours in the grid, and programs begin in the
+order of their numbers, so they run at about the same time, and several on an SM: one loads while another waits. Nothing
+promises that, if others share the GPU. So a program looks for its peers' sums a while, and then makes them itself.
+
+Backward: programs stay, and walk the rows of their slice, because they sum dW and dB down these. Before a program waits
+for its peers' sums of this row, it has published its own of the next row, and the loads of the rows after that are in
+flight, so the wait is hidden. All programs must run at the same time, or they wait for ever: the planner keeps the grid
+within what is resident at once, and the cooperative launch makes the driver refuse anything else.
 """
 
 import triton
 import triton.language as tl
 
-from onepass.kernels.mailbox import collect, collect_pair, publish, publish_pair
+from onepass.kernels.mailbox import (
+    bits_of,
+    bits_of_pair,
+    collect,
+    collect_pair,
+    look_for,
+    pair_of,
+    publish,
+    publish_pair,
+)
 from onepass.kernels.parts import (
+    KEPT,
     PASSING,
     deviation_of,
     input_gradient,
@@ -21,7 +35,6 @@ from onepass.kernels.parts import (
     load_affine,
     load_arrived,
     load_sum,
-    narrowed,
     normalized,
     row_start,
     row_sum,
@@ -32,22 +45,152 @@ from onepass.kernels.parts import (
     store_row,
     weighted,
     wide,
+    with_affine,
+    with_square,
 )
 from onepass.kernels.quantize import above, factor_of_tensor, merge_amax, rounded, store_quantized, within
 
 
 @triton.jit
-def publish_moments(h, p_word, width, m, wanted, CENTRED: tl.constexpr, NARROW: tl.constexpr):
-    """This slice's sum of squares, or its mean and its sum of squared deviations from that mean."""
+def load_slice(
+    slice, p_x, p_residual, row, lane, end, x_row, x_lane, residual_row, residual_lane,
+    NARROW: tl.constexpr, ROUND_SUM: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, EVEN: tl.constexpr,
+    ALIGN: tl.constexpr,
+):  # fmt: skip
+    """What is to be normalized of a row's slice of that number, in blocks."""
+    held = ()
+    for i in tl.static_range(BLOCKS):
+        o_col = (slice * BLOCKS + i) * BLOCK + tl.arange(0, BLOCK)[None, :]
+        h = load_sum(
+            p_x, p_residual, row, lane, o_col, o_col < end, x_row, x_lane, residual_row, residual_lane,
+            NARROW, ROUND_SUM, not EVEN, ALIGN, KEPT,
+        )  # fmt: skip
+        held = held + (h,)  # noqa: RUF005 (Triton has no unpacking)
+    return held
+
+
+@triton.jit
+def bits_of_moments(
+    held, slice, end, CENTRED: tl.constexpr, NARROW: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+    EVEN: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """A slice's sum of squares, or with its mean that of squared deviations from it, as a word of the mailbox."""
     mean = 0.0
     if CENTRED:
-        mean = tl.div_rn(row_sum(wide(h, False)), width)
-    deviation = deviation_of(h, mean, m, CENTRED, False, True)
-    square = row_sum(narrowed(deviation * deviation, NARROW))
+        total = tl.zeros((1, BLOCK), tl.float32)
+        for i in tl.static_range(BLOCKS):
+            total += wide(held[i], PACKED)
+        width = tl.minimum(end - slice * (BLOCK * BLOCKS), BLOCK * BLOCKS).to(tl.float32)
+        mean = tl.div_rn(row_sum(total), width)
+    squares = tl.zeros((1, BLOCK), tl.float32)
+    for i in tl.static_range(BLOCKS):
+        m = (slice * BLOCKS + i) * BLOCK + tl.arange(0, BLOCK)[None, :] < end
+        squares = with_square(squares, deviation_of(held[i], mean, m, CENTRED, PACKED, not EVEN), NARROW)
     if CENTRED:
-        publish_pair(p_word, square, mean, wanted)
+        return bits_of_pair(row_sum(squares), mean)
     else:
-        publish(p_word, square, wanted)
+        return bits_of(row_sum(squares))
+
+
+@triton.jit
+def bits_of_moments_again(
+    slice, p_x, p_residual, row, lane, end, x_row, x_lane, residual_row, residual_lane,
+    CENTRED: tl.constexpr, NARROW: tl.constexpr, ROUND_SUM: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+    EVEN: tl.constexpr, ALIGN: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """The same bits of a slice that another program has, a block at a time, so that it takes no more registers."""
+    o_block = slice * (BLOCK * BLOCKS) + tl.arange(0, BLOCK)[None, :]
+    mean = 0.0
+    if CENTRED:
+        total = tl.zeros((1, BLOCK), tl.float32)
+        for i in range(BLOCKS):
+            o_col = i * BLOCK + o_block
+            h = load_sum(
+                p_x, p_residual, row, lane, o_col, o_col < end, x_row, x_lane, residual_row, residual_lane,
+                NARROW, ROUND_SUM, not EVEN, ALIGN, KEPT,
+            )  # fmt: skip
+            total += wide(h, PACKED)
+        width = tl.minimum(end - slice * (BLOCK * BLOCKS), BLOCK * BLOCKS).to(tl.float32)
+        mean = tl.div_rn(row_sum(total), width)
+    squares = tl.zeros((1, BLOCK), tl.float32)
+    for i in range(BLOCKS):
+        o_col = i * BLOCK + o_block
+        h = load_sum(
+            p_x, p_residual, row, lane, o_col, o_col < end, x_row, x_lane, residual_row, residual_lane,
+            NARROW, ROUND_SUM, not EVEN, ALIGN, KEPT,
+        )  # fmt: skip
+        squares = with_square(squares, deviation_of(h, mean, o_col < end, CENTRED, PACKED, not EVEN), NARROW)
+    if CENTRED:
+        return bits_of_pair(row_sum(squares), mean)
+    else:
+        return bits_of(row_sum(squares))
+
+
+@triton.jit
+def finish_slice(
+    held, words, weights, biases, own, row, lane, end, factor, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd, p_q,
+    p_scale, p_amax, y_row, y_lane, stat_row, stat_lane, scale_row, affine_lane, scale_group, eps, offset, floor, upper,
+    largest, inverse,
+    CENTRED: tl.constexpr, SHIFTED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr, EVEN: tl.constexpr, PEERS: tl.constexpr, ALIGN: tl.constexpr, PACKED: tl.constexpr,
+    EARLY: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr, ROUND: tl.constexpr, BOUNDED: tl.constexpr,
+    FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr,
+    SWIZZLED: tl.constexpr,
+):  # fmt: skip
+    """A slice's output, with the words of all slices at hand."""
+    count = end.to(tl.float32)
+    o_block = own * (BLOCK * BLOCKS) + tl.arange(0, BLOCK)[None, :]
+    o_affine = lane * affine_lane * ALIGN
+    mean = 0.0
+    if CENTRED:
+        # The slices' moments joined as in merge_moments, all at once.
+        moments, means = pair_of(words)
+        widths = end - tl.arange(0, PEERS) * (BLOCK * BLOCKS)
+        widths = tl.maximum(tl.minimum(widths, BLOCK * BLOCKS), 0).to(tl.float32)
+        mean = tl.div_rn(tl.sum(means * widths, axis=0), count)
+        square = tl.sum(moments + (means - mean) * (means - mean) * widths, axis=0)
+    else:
+        square = tl.sum(words.to(tl.float32, bitcast=True), axis=0)
+    rstd = rstd_of(square, count, eps, NARROW)
+    o_stat = row_start(row, lane, stat_row, stat_lane, 1)
+    # No branch: behind one, too, blocks of 16 bits are no longer kept in pairs.
+    if p_mean is not None:
+        tl.store(p_mean + o_stat, mean, mask=own == 0)
+    if p_rstd is not None:
+        tl.store(p_rstd + o_stat, rstd, mask=own == 0)
+
+    MERGED: tl.constexpr = p_amax is not None and KIND != "tensor"
+    top = tl.zeros((1, BLOCK), tl.float32)
+    o_y = row_start(row, lane, y_row, y_lane, ALIGN)
+    for i in tl.static_range(BLOCKS):
+        o_col = i * BLOCK + o_block
+        m = o_col < end
+        if i + EARLY < BLOCKS:
+            o_ahead = o_col + EARLY * BLOCK
+            weights = with_affine(weights, p_weight, o_affine + o_ahead, o_ahead < end, not EVEN)
+            biases = with_affine(biases, p_bias, o_affine + o_ahead, o_ahead < end, not EVEN)
+        if p_sum is not None:
+            store_row(p_sum, o_y + o_col, held[i], m, not EVEN)
+        y = scale_and_shift(
+            deviation_of(held[i], mean, None, CENTRED, PACKED, False), rstd, weights[i], biases[i], offset,
+            p_weight is not None, p_bias is not None, SHIFTED, X_HAT, NARROW, PACKED,
+        )  # fmt: skip
+        if p_y is not None:
+            store_row(p_y, o_y + o_col, y, m, not EVEN)
+        if KIND is not None:
+            y = within(y, m, not EVEN)
+            if MERGED:
+                top = above(top, tl.abs(y))
+            if p_q is not None:
+                values = rounded(y, ROUND)
+                first = own * (BLOCK * BLOCKS) + i * BLOCK
+                store_quantized(
+                    p_q, o_y + o_col, p_scale, o_stat + tl.zeros((1, 1), tl.int32), scale_row, scale_group, values, m,
+                    o_stat >= 0, first, end, factor, floor, upper, largest, inverse, KIND, GROUP, BOUNDED, FLOORED,
+                    ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, not EVEN, 1, BLOCK, PASSING,
+                )  # fmt: skip
+    if MERGED:
+        merge_amax(p_amax, top, ROUND)
 
 
 @triton.jit
@@ -74,12 +217,12 @@ def split_forward(
     stat_row,
     stat_lane,
     scale_row,
+    affine_lane,
     scale_group,
-    rows,
     lanes,
     cols,
     slices,
-    groups,
+    patience,
     eps,
     offset,
     floor,
@@ -93,9 +236,13 @@ def split_forward(
     NARROW: tl.constexpr,
     ROUND_SUM: tl.constexpr,
     BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    EVEN: tl.constexpr,
     PEERS: tl.constexpr,
     ALIGN: tl.constexpr,
-    STAGES: tl.constexpr,
+    PACKED: tl.constexpr,
+    EARLY: tl.constexpr,
+    AFFINE_FIRST: tl.constexpr,
     KIND: tl.constexpr,
     GROUP: tl.constexpr,
     ROUND: tl.constexpr,
@@ -106,81 +253,67 @@ def split_forward(
     E8M0: tl.constexpr,
     SWIZZLED: tl.constexpr,
 ):
+    """EARLY: blocks whose weight and bias are asked for before the programs wait for each other, and with AFFINE_FIRST
+    before the row is.
+    """
     own = tl.program_id(0) % slices
-    o_col = own * BLOCK + tl.arange(0, BLOCK)[None, :]
-    m_col = o_col < cols * ALIGN
-    count = (cols * ALIGN).to(tl.float32)
+    flat = tl.program_id(0) // slices
+    lane, row = lane_and_row(flat, lanes, LANED)
+    end = cols * ALIGN
+    o_block = own * (BLOCK * BLOCKS) + tl.arange(0, BLOCK)[None, :]
+    o_affine = lane * affine_lane * ALIGN
     factor = factor_of_tensor(
         p_given, p_amax, p_scale, floor, upper, largest, inverse, KIND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO
     )
-    MERGED: tl.constexpr = p_amax is not None and KIND != "tensor"
-    top = tl.zeros((1, BLOCK), tl.float32)
-    widths = tl.maximum(tl.minimum(cols * ALIGN - tl.arange(0, PEERS) * BLOCK, BLOCK), 0).to(tl.float32)
-    width = tl.minimum(cols * ALIGN - own * BLOCK, BLOCK).to(tl.float32)
-    weight = load_affine(p_weight, o_col, m_col, True)
-    bias = load_affine(p_bias, o_col, m_col, True)
-
-    total = rows * lanes
-    first = tl.program_id(0) // slices
-    lane, row = lane_and_row(first, lanes, LANED)
-    h = load_sum(
-        p_x, p_residual, row, lane, o_col, m_col, x_row, x_lane, residual_row, residual_lane,
-        NARROW, ROUND_SUM, True, ALIGN, "",
+    weights = ()
+    biases = ()
+    for i in tl.static_range(EARLY if AFFINE_FIRST else 0):
+        o_col = i * BLOCK + o_block
+        weights = with_affine(weights, p_weight, o_affine + o_col, o_col < end, not EVEN)
+        biases = with_affine(biases, p_bias, o_affine + o_col, o_col < end, not EVEN)
+    if AFFINE_FIRST:  # as in tile.py
+        tl.debug_barrier()
+    held = load_slice(
+        own, p_x, p_residual, row, lane, end, x_row, x_lane, residual_row, residual_lane,
+        NARROW, ROUND_SUM, BLOCK, BLOCKS, EVEN, ALIGN,
     )  # fmt: skip
-    p_word = p_mailbox + first.to(tl.int64) * slices + own
-    publish_moments(h, p_word, width, m_col, first < total, CENTRED, NARROW)
-    for step in tl.range(0, tl.cdiv(total - first, groups), num_stages=STAGES):
-        flat = first + step * groups
-        following = flat + groups
-        m_following = m_col & (following < total)
-        lane, row = lane_and_row(following, lanes, LANED)
-        h_following = load_sum(
-            p_x, p_residual, row, lane, o_col, m_following, x_row, x_lane, residual_row, residual_lane,
-            NARROW, ROUND_SUM, True, ALIGN, "",
-        )  # fmt: skip
-        p_word = p_mailbox + following.to(tl.int64) * slices + own
-        publish_moments(h_following, p_word, width, m_following, following < total, CENTRED, NARROW)
+    for i in tl.static_range(0 if AFFINE_FIRST else EARLY):
+        o_col = i * BLOCK + o_block
+        weights = with_affine(weights, p_weight, o_affine + o_col, o_col < end, not EVEN)
+        biases = with_affine(biases, p_bias, o_affine + o_col, o_col < end, not EVEN)
+    p_words = p_mailbox + flat.to(tl.int64) * slices
+    bits = bits_of_moments(held, own, end, CENTRED, NARROW, BLOCK, BLOCKS, EVEN, PACKED)
+    tl.atomic_xchg(p_words + own, bits, sem="relaxed")
 
-        lane, row = lane_and_row(flat, lanes, LANED)
-        o_y = row_start(row, lane, y_row, y_lane, ALIGN) + o_col
-        o_stat = row_start(row, lane, stat_row, stat_lane, 1)
-        if p_sum is not None:
-            store_row(p_sum, o_y, h, m_col, True)
-        p_words = p_mailbox + flat.to(tl.int64) * slices
-        mean = 0.0
-        if CENTRED:
-            # The slices' moments joined as in merge_moments, all at once.
-            squares, means = collect_pair(p_words, slices, PEERS)
-            mean = tl.div_rn(tl.sum(means * widths, axis=0), count)
-            square = tl.sum(squares + (means - mean) * (means - mean) * widths, axis=0)
-            if p_mean is not None and own == 0:
-                tl.store(p_mean + o_stat, mean)
-        else:
-            square = tl.sum(collect(p_words, slices, PEERS), axis=0)
-        rstd = rstd_of(square, count, eps, NARROW)
-        if p_rstd is not None and own == 0:
-            tl.store(p_rstd + o_stat, rstd)
-        deviation = deviation_of(h, mean, m_col, CENTRED, False, True)
-        y = scale_and_shift(
-            deviation, rstd, weight, bias, offset,
-            p_weight is not None, p_bias is not None, SHIFTED, X_HAT, NARROW, False,
+    # As many words as threads, so that the sum of what is missing goes through all of them, and they agree on it.
+    peer = tl.arange(0, PEERS)
+    m_peer = peer < slices
+    words = tl.where(m_peer, look_for(p_words + tl.minimum(peer, slices - 1), patience), 0)
+    if tl.sum((m_peer & (words == 0)).to(tl.int32), axis=0) == 0:
+        finish_slice(
+            held, words, weights, biases, own, row, lane, end, factor, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd,
+            p_q, p_scale, p_amax, y_row, y_lane, stat_row, stat_lane, scale_row, affine_lane, scale_group, eps,
+            offset, floor, upper, largest, inverse, CENTRED, SHIFTED, X_HAT, NARROW, BLOCK, BLOCKS, EVEN, PEERS, ALIGN,
+            PACKED, EARLY, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
         )  # fmt: skip
-        if p_y is not None:
-            store_row(p_y, o_y, y, m_col, True)
-        if KIND is not None:
-            y = within(y, m_col, True)
-            if MERGED:
-                top = above(top, tl.abs(y))
-            if p_q is not None:
-                values = rounded(y, ROUND)
-                store_quantized(
-                    p_q, o_y, p_scale, o_stat + tl.zeros((1, 1), tl.int32), scale_row, scale_group, values, m_col,
-                    o_stat >= 0, own * BLOCK, cols * ALIGN, factor, floor, upper, largest, inverse,
-                    KIND, GROUP, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, True, 1, BLOCK, PASSING,
-                )  # fmt: skip
-        h = h_following
-    if MERGED:
-        merge_amax(p_amax, top, ROUND)
+    else:
+        # Apart from the above to the end: blocks of 16 bits that come from two places are no longer kept in pairs.
+        for other in range(slices):
+            bits = bits_of_moments_again(
+                other, p_x, p_residual, row, lane, end, x_row, x_lane, residual_row, residual_lane,
+                CENTRED, NARROW, ROUND_SUM, BLOCK, BLOCKS, EVEN, ALIGN, PACKED,
+            )  # fmt: skip
+            words = tl.where(peer == other, bits, words)
+        held = load_slice(
+            own, p_x, p_residual, row, lane, end, x_row, x_lane, residual_row, residual_lane,
+            NARROW, ROUND_SUM, BLOCK, BLOCKS, EVEN, ALIGN,
+        )  # fmt: skip
+        finish_slice(
+            held, words, weights, biases, own, row, lane, end, factor, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd,
+            p_q, p_scale, p_amax, y_row, y_lane, stat_row, stat_lane, scale_row, affine_lane, scale_group, eps,
+            offset, floor, upper, largest, inverse, CENTRED, SHIFTED, X_HAT, NARROW, BLOCK, BLOCKS, EVEN, PEERS, ALIGN,
+            PACKED, EARLY, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
+        )  # fmt: skip
 
 
 @triton.jit

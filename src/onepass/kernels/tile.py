@@ -21,7 +21,6 @@ from onepass.kernels.parts import (
     inside,
     lane_and_row,
     load,
-    load_affine,
     load_arrived,
     load_row,
     load_sum,
@@ -35,6 +34,7 @@ from onepass.kernels.parts import (
     store_row,
     weighted,
     wide,
+    with_affine,
     with_square,
 )
 from onepass.kernels.quantize import (
@@ -107,15 +107,15 @@ def tile_rows(
     o_y = row_start(row, lane, y_row, y_lane, ALIGN)
     o_stat = row_start(row, lane, stat_row, stat_lane, 1)
 
-    # Wherever weight and bias stand, the compiler asks for them when the row has come, unless a barrier is between: it
-    # moves no load across one.
+    # The compiler may move what stands before the row behind it, and ask for weight and bias when the row has come; but
+    # it moves no load across a barrier.
     o_affine = lane * affine_lane * ALIGN + o_block
     weights = ()
     biases = ()
     for i in tl.static_range(EARLY if AFFINE_FIRST else 0):
         m_col = i * WIDTH + o_block < end
-        weights = weights + (load_affine(p_weight, o_affine + i * WIDTH, m_col, i == RAGGED),)  # noqa: RUF005
-        biases = biases + (load_affine(p_bias, o_affine + i * WIDTH, m_col, i == RAGGED),)  # noqa: RUF005
+        weights = with_affine(weights, p_weight, o_affine + i * WIDTH, m_col, i == RAGGED)
+        biases = with_affine(biases, p_bias, o_affine + i * WIDTH, m_col, i == RAGGED)
     if AFFINE_FIRST:
         tl.debug_barrier()
     held = ()
@@ -140,8 +140,8 @@ def tile_rows(
     # which the compiler would keep them.
     for i in tl.static_range(0 if AFFINE_FIRST else EARLY):
         m_col = i * WIDTH + o_block < end
-        weights = weights + (load_affine(p_weight, o_affine + i * WIDTH, m_col, i == RAGGED),)  # noqa: RUF005
-        biases = biases + (load_affine(p_bias, o_affine + i * WIDTH, m_col, i == RAGGED),)  # noqa: RUF005
+        weights = with_affine(weights, p_weight, o_affine + i * WIDTH, m_col, i == RAGGED)
+        biases = with_affine(biases, p_bias, o_affine + i * WIDTH, m_col, i == RAGGED)
 
     mean = 0.0
     rstd = 1.0
@@ -196,8 +196,8 @@ def tile_rows(
         if AHEAD is not None and i + AHEAD < BLOCKS:
             o_ahead = o_affine + (i + AHEAD) * WIDTH
             m_ahead = o_col + AHEAD * WIDTH < end
-            weights = weights + (load_affine(p_weight, o_ahead, m_ahead, i + AHEAD == RAGGED),)  # noqa: RUF005
-            biases = biases + (load_affine(p_bias, o_ahead, m_ahead, i + AHEAD == RAGGED),)  # noqa: RUF005
+            weights = with_affine(weights, p_weight, o_ahead, m_ahead, i + AHEAD == RAGGED)
+            biases = with_affine(biases, p_bias, o_ahead, m_ahead, i + AHEAD == RAGGED)
         y = scale_and_shift(
             deviation, rstd, weights[i], biases[i], offset,
             p_weight is not None, p_bias is not None, SHIFTED, X_HAT, NARROW, PACKED,
@@ -347,7 +347,7 @@ def tile_backward(
     dbiases = ()
     for i in tl.static_range(BLOCKS):
         o_affine = lane * affine_lane * ALIGN + i * BLOCK + o_block
-        weights = weights + (load_affine(p_weight, o_affine, i * BLOCK + o_block < end, i == RAGGED),)  # noqa: RUF005
+        weights = with_affine(weights, p_weight, o_affine, i * BLOCK + o_block < end, i == RAGGED)
         dweights = dweights + (tl.zeros((ROWS, BLOCK), tl.float32),)  # noqa: RUF005
         dbiases = dbiases + (tl.zeros((ROWS, BLOCK), tl.float32),)  # noqa: RUF005
 

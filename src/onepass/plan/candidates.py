@@ -23,6 +23,8 @@ HELD = (8, 64)
 PADDING = 0.35
 #: From which on LayerNorm's weight and bias may also be asked for late.
 LATE_FROM = 24
+#: Columns and warps of a program that shares a row.
+SHARED = ((4096, 2), (4096, 4), (8192, 4), (8192, 8), (16384, 8))
 #: Columns up to which a program may take several rows.
 SHORT = 1024
 #: And up to which, in a backward, more rows and more programs: their waiting is what is to be hidden.
@@ -44,8 +46,9 @@ def forward_candidates(problem: Problem, device: Device, centred: bool, align: i
         for block, warps in product((4096, 8192, 16384), (16, 32)):
             if 8 <= block // (32 * warps) <= 16:
                 found.append(Choice("stream", Tile(problem.cols, 1, warps, block=block)))
-    if problem.cols >= 32768 and device.cooperative and not problem.per_lane:
-        found += _slices(stages=(3,))
+    if problem.cols >= 32768 and device.cooperative:
+        slices = (Tile(cols, 1, warps, 4, block=512 * warps, late=2 if centred else 4) for cols, warps in SHARED)
+        found += [Choice("split", replace(tile, ahead=ahead)) for tile, ahead in product(slices, (0, 1))]
     if problem.cols >= 32768 and device.clusters and not problem.quantized and align * problem.x.itemsize >= 16:
         late = 2 if centred else None
         shared = (Tile(problem.cols, 1, warps, block=256 * warps, late=late) for warps in (4, 8, 16))
@@ -78,8 +81,10 @@ def _distinct(choices: list[Choice], cols: int) -> list[Choice]:
     kept: dict[tuple[object, ...], Choice] = {}
     for choice in choices:
         tile = choice.tile
-        block = tile.cols if choice.schedule == "split" else min(power_of_two(cols), tile.block or tile.cols)
-        shape = (tile.rows, tile.warps, tile.programs_per_sm, tile.stages, block, tile.late, tile.ahead, tile.registers)
+        block = min(power_of_two(cols), tile.block or tile.cols)
+        own = tile.cols if choice.schedule == "split" else cols
+        late = (tile.late, tile.ahead, tile.registers)
+        shape = (own, tile.rows, tile.warps, tile.programs_per_sm, tile.stages, block, *late)
         kept.setdefault((choice.schedule, *shape), choice)
     return list(kept.values())
 

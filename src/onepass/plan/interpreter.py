@@ -1,6 +1,6 @@
-"""Cooperating programs in Triton's interpreter, which by itself runs one program after the other.
+"""Programs that exchange sums in Triton's interpreter, which by itself runs one program after the other.
 
-Programs of the split schedule wait for each other, so here each one is a thread. One runs at a time; it hands over to
+Those of the split schedule wait for each other, so here each one is a thread. One runs at a time; it hands over to
 the next one when it looks into the mailbox (a volatile load), so every run goes the same way.
 """
 

@@ -79,10 +79,12 @@ def kernel(
     registers: int | None = None,
     cooperative: bool = False,
     cluster: int = 1,
+    exchanges: bool = False,
 ) -> Bind:
     """`function`, ready to be bound, whose pointers have `dtypes` (None: absent) and whose constexprs are `constants`.
 
     Every pointer must be a multiple of ALIGN elements, or of 16 bytes if that is less. Call it with the device current.
+    `cooperative`: all programs must run at the same time. `exchanges`: it is meant that some do.
     """
     key = (function, dtypes, tuple(constants.items()), warps, device, registers, cooperative, cluster)
     bind = _compiled.get(key)
@@ -98,7 +100,7 @@ def kernel(
         if isinstance(function, triton.JITFunction):
             bind = _native(function, dtypes, values, options, tail, cluster)
         else:
-            bind = _interpreted(function, dtypes, tail, cooperative)
+            bind = _interpreted(function, dtypes, tail, exchanges)
         _compiled[key] = bind
     return bind
 
@@ -242,9 +244,7 @@ def _through_triton(compiled: Any, dtypes: tuple[torch.dtype | None, ...], tail:
     return bind
 
 
-def _interpreted(
-    function: Any, dtypes: tuple[torch.dtype | None, ...], tail: tuple[Any, ...], cooperative: bool
-) -> Bind:
+def _interpreted(function: Any, dtypes: tuple[torch.dtype | None, ...], tail: tuple[Any, ...], exchanges: bool) -> Bind:
     def bind(programs: int, scalars: tuple[Any, ...]) -> Launch:
         def one_by_one(stream: int, *pointers: Any) -> None:
             function[(programs,)](*_with_absent(dtypes, pointers), *scalars, *tail)
@@ -254,7 +254,7 @@ def _interpreted(
 
             run_together(function, programs, (*_with_absent(dtypes, pointers), *scalars, *tail))
 
-        return together if cooperative else one_by_one
+        return together if exchanges else one_by_one
 
     return bind
 

@@ -46,6 +46,7 @@ class Plan:
         None  # blocks of weight and bias that are asked for with the row, before they are needed; None: all
     )
     affine_first: bool = False  # weight and bias are asked for before the row, and not when it has come
+    together: bool = False  # all programs must run at the same time
 
     @property
     def elements(self) -> int:
@@ -153,11 +154,12 @@ def forward_plan(problem: Problem, device: Device, centred: bool, align: int) ->
         return _held_or_walked(problem, device, tile, centred, align)
     if choice.schedule == "cluster":
         if device.clusters:
-            return _late(problem, device, tile, _clustered(problem, tile), centred)
-        tile = _thresholds.narrow_forward_slice
-    if problem.walked:
+            return _clustered(problem, tile)
+        tile = _thresholds.summed_slice
+    resident = device.sms * (tile.programs_per_sm or 0)
+    if problem.walked or not device.cooperative or cdiv(problem.cols, _slice(problem, tile)) > resident:
         return stream_plan(problem)
-    return _wide(problem, device, tile, problem.x.itemsize + itemsize(problem.residual))
+    return _sliced(problem, device, tile)
 
 
 def _held_or_walked(problem: Problem, device: Device, tile: Tile, centred: bool, align: int) -> Plan:
@@ -185,6 +187,27 @@ def _clustered(problem: Problem, tile: Tile) -> Plan:
     return Plan("tile", 1, block, tile.warps, rows * CLUSTER, blocks, slices=CLUSTER, unit=block)
 
 
+def _slice(problem: Problem, tile: Tile) -> int:
+    """The columns that a program has of a row which it shares: whole blocks, and as many bytes of every dtype."""
+    block = _block(tile, problem)
+    return block * max(1, tile.cols * 2 // _held(problem) // block)
+
+
+def _sliced(problem: Problem, device: Device, tile: Tile) -> Plan:
+    """A program for each slice of each row. Weight and bias are asked for late, unless programs are few."""
+    block, columns = _block(tile, problem), _slice(problem, tile)
+    slices = cdiv(problem.cols, columns)
+    plan = Plan("split", 1, block, tile.warps, problem.rows * problem.lanes * slices, columns // block, slices=slices)
+    if tile.late is None or plan.programs <= device.sms * tile.late:
+        return replace(plan, affine_first=True)
+    return replace(plan, ahead=min(plan.blocks, tile.ahead), registers=tile.registers)
+
+
+def _held(problem: Problem) -> int:
+    """Bytes of an element, as a forward holds it: a sum with the residual is in fp32."""
+    return problem.x.itemsize if problem.residual is None else 4
+
+
 def _late(problem: Problem, device: Device, tile: Tile, plan: Plan, centred: bool) -> Plan:
     """The plan, with weight and bias asked for late where more programs can then run at once, and there are more."""
     if tile.late is None or problem.quantized or plan.programs <= device.sms * tile.late:
@@ -199,10 +222,11 @@ def _affine_first(problem: Problem, device: Device, plan: Plan, centred: bool, a
     """The plan, with weight and bias asked for before the row where that is faster."""
     t = _thresholds
     elements = problem.rows * problem.lanes * problem.cols
+    affine = problem.weight is not None or problem.bias is not None
     many = problem.cols >= t.affine_first_columns[centred] and elements > device.sms * t.affine_first_elements
     single = centred and align == 1
     given = problem.quantized == "static" and problem.residual is not None
-    return replace(plan, affine_first=True) if many and not single and not given else plan
+    return replace(plan, affine_first=True) if affine and many and not single and not given else plan
 
 
 def _shared(problem: Problem, device: Device, plan: Plan, align: int) -> Plan:
@@ -238,8 +262,7 @@ def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
         odd = _fitting(t.odd_centred_forward_tiles if centred else t.odd_forward_tiles, problem.cols)
         if odd is not None:
             return Choice("tile", odd)
-    # A sum with the residual is held in fp32.
-    held = problem.x.itemsize if problem.residual is None else 4
+    held = _held(problem)
     if problem.quantized and held == 2 and not centred and align >= 8 and problem.cols >= t.quantized_from:
         tiles = {"delayed": t.merged_tiles, "token": t.row_scaled_tiles, "amax": t.amax_tiles}.get(
             problem.quantized, t.quantized_tiles
@@ -256,7 +279,7 @@ def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
         if single_tile is not None:
             return Choice("tile", single_tile)
         if centred:
-            return Choice("split", t.narrow_forward_slice)
+            return Choice("split", _forward_slice(problem, centred, align))
     if tile is None and centred and piece > problem.x.itemsize and not problem.quantized:
         tile = _fitting(t.wide_centred_tiles, columns)
     if tile is None and not centred and held == 4:
@@ -268,6 +291,8 @@ def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
         if as_it_is is not None:
             return Choice("tile", as_it_is)
         tile = _fitting((t.wide_plain_tile,), columns) if columns >= t.wide_plain_from else None
+        if columns > t.wide_plain_tile.cols:
+            return Choice("split", _forward_slice(problem, centred, align))
     if tile is not None:
         return Choice("tile", _single(problem, centred) if single else _snug(tile, problem.cols, align))
     # What decides is the bytes of a row that are in flight.
@@ -275,12 +300,20 @@ def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
     stream = _fitting(t.centred_streams if centred else t.streams, problem.cols * flowing // 2)
     if stream is not None:
         return Choice("stream", stream)
-    if piece == 16 and not problem.quantized:
-        clusters = t.summed_clusters if problem.residual is not None else t.centred_clusters if centred else ()
-        shared = _fitting(clusters, columns)
+    if piece == 16 and not problem.quantized and problem.residual is not None:
+        shared = _fitting((t.summed_cluster,), columns)
         if shared is not None:
             return Choice("cluster", shared)
-    return Choice("split", t.narrow_forward_slice if centred or problem.residual is not None else t.forward_slice)
+    return Choice("split", _forward_slice(problem, centred, align))
+
+
+def _forward_slice(problem: Problem, centred: bool, align: int) -> Tile:
+    t = _thresholds
+    if _piece(problem.x, align) == 2:
+        return t.odd_forward_slice
+    if _held(problem) == 4:
+        return t.summed_slice
+    return t.centred_forward_slice if centred else t.forward_slice
 
 
 def row_counts_apart() -> tuple[int, ...]:
@@ -288,6 +321,7 @@ def row_counts_apart() -> tuple[int, ...]:
     t = _thresholds
     most = {t.shared_rows, t.shared_widest_rows, t.few_rows, *(rows for _, rows in t.few_shared_rows)}
     most |= {rows for rows, _ in t.few_columns[:-1]} | {rows - 1 for _, rows in t.turns_few_rows}
+    most |= {t.centred_backward_short[1] - 1}
     # As many rows as leave small tiles alone, and twice as many again and again, have each number of these together.
     doubled = itertools.takewhile(lambda rows: rows < t.block_row_min_rows, (t.small_programs << n for n in range(32)))
     return 1, *(rows + 1 for rows in sorted(most)), *doubled, t.block_row_min_rows - 1, t.block_row_min_rows
@@ -329,6 +363,9 @@ def _few(problem: Problem, device: Device, align: int) -> Plan | None:
         return Plan("few", 1, block, t.few_slice.warps, rows * CLUSTER, blocks, slices=CLUSTER, unit=block)
     if columns > t.few_row.cols and rows > t.few_wide_rows:
         return None
+    if _piece(problem.h, align) == 2 and rows > t.few_wide_rows:
+        odd = _fitting((t.few_odd_row,), columns)
+        return None if odd is None else _tiles(problem, odd, "few")
     row = _fitting((t.few_row, t.few_wide_row), columns)
     return None if row is None else _tiles(problem, _snug(row, problem.cols, align), "few")
 
@@ -343,9 +380,13 @@ def backward_choice(problem: Problem, centred: bool, align: int) -> Choice:
         if problem.rows < next((rows for most, rows in t.turns_few_rows if columns <= most), 0):
             tile = t.turns_few_tile
     else:
+        columns = _columns(problem)
         tile = _odd_backward(problem, centred, align) or _fitting(
-            t.centred_backward_tiles if centred else t.backward_tiles, _columns(problem)
+            t.centred_backward_tiles if centred else t.backward_tiles, columns
         )
+        short = centred and t.centred_backward_short[0] <= columns <= t.centred_backward_short_tile.cols
+        if short and problem.rows * problem.lanes < t.centred_backward_short[1] and _piece(problem.h, align) > 4:
+            tile = t.centred_backward_short_tile
     column = problem.y.itemsize + problem.h.itemsize + itemsize(problem.weight) + (8 if centred else 4)
     narrow = problem.cols * column <= t.backward_row_bytes and not (centred and problem.cols > t.centred_backward_most)
     if tile is not None and narrow:
@@ -521,7 +562,8 @@ def _wide(problem: Problem, device: Device, tile: Tile, column: int, most: int |
         groups = min(rows, resident // slices, most or rows)
         registers = device.registers // (per_sm * tile.warps * 32) // 8 * 8  # they are handed out in eights
         stages = _stages_that_fit(tile, per_sm, tile.cols * column, device)
-        return Plan("split", 1, tile.cols, tile.warps, groups * slices, 1, stages, slices, min(255, registers))
+        plan = Plan("split", 1, tile.cols, tile.warps, groups * slices, 1, stages, slices, min(255, registers))
+        return replace(plan, together=True)
     return stream_plan(problem)
 
 

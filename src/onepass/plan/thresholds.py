@@ -37,6 +37,7 @@ class Thresholds:
     #: RMSNorm forward: a program for each tile, which the GPU hands out better than they walk. Blocks are as narrow as
     #: keeps every thread loading 16 bytes, so that little of the last one is beyond the row.
     forward_tiles: tuple[Tile, ...] = (
+        Tile(32, 64, 4, block=32),
         Tile(96, 16, 2, block=32),
         Tile(192, 16, 4, block=64),
         Tile(384, 16, 4, block=128),
@@ -83,8 +84,8 @@ class Thresholds:
     #: From so many columns on, LayerNorm's from more, and with more elements than so many for each SM, weight and bias
     #: are asked for before the row: 9.8 us against 10.6 at 2,000 x 4,096, LayerNorm 10.3 against 11.3, a scale a row
     #: 8.9 against 11.0; at 16,384 rows 63.9 against 64.5 and 64.4 against 65.4, a scale a row 51.3 against 53.6 at
-    #: 8,192 x 8,192. Fewer are up to 7 % slower so, and short rows up to 3 %. LayerNorm's that are loaded element by
-    #: element are 3 to 9 % slower, however many; with a residual and a given scale it is 1 %.
+    #: 8,192 x 8,192. Fewer are slower so, 256 x 231 2.3 us against 1.8, and short rows by up to 3 %. LayerNorm's that
+    #: are loaded element by element are 3 to 9 % slower, however many; with a residual and a given scale it is 1 %.
     affine_first_columns: tuple[int, int] = (1024, 1536)
     affine_first_elements: int = 20480
     #: LayerNorm forward: its second sum waits for its first, so fewer warps, which then wait for fewer others. Where a
@@ -202,26 +203,26 @@ class Thresholds:
     shared_rows: int = 16
     shared_widest_from: int = 16384
     shared_widest_rows: int = 64
-    #: And from there on programs share a row, a slice each. Wider slices mean fewer programs to wait for: 552 us
-    #: against 577 with slices of 2,048 at 2,048 x 262,144. LayerNorm's and sums with a residual hold more, and do not
-    #: gain.
-    forward_slice: Tile = Tile(8192, 1, 8, 2, 3)
-    narrow_forward_slice: Tile = Tile(2048, 1, 2, 6, 3)
-
-    #: LayerNorm's exchange twice for each row, and do better within a cluster, however many they are: 312 us against
-    #: 361 at 2,048 x 131,072, 337 against 393 at 1,024 x 262,144, 11 against 15 at 77 x 83,712. Weight and bias a block
-    #: ahead are 312 against 328, but 229 against 219 at 2,048 x 83,712.
-    centred_clusters: tuple[Tile, ...] = (
-        Tile(90112, 1, 8, block=2048, late=2, ahead=0),
-        Tile(131072, 1, 8, block=2048, late=2, registers=64),
-        Tile(262144, 1, 16, block=4096, late=2, registers=64),
-    )
-    #: Sums with a residual, LayerNorm's too, are level if many and gain if few: 3.7 us against 4.6 at 3 x 88,272.
-    summed_clusters: tuple[Tile, ...] = (
-        Tile(131072, 1, 4, block=1024),
-        Tile(262144, 1, 8, block=2048),
-        Tile(524288, 1, 16, block=4096),
-    )
+    #: Sums with a residual have clusters of eight programs up to so many columns, however many rows there are: 264 us
+    #: against 260 in slices at 2,048 x 65,536 and 270 against 256 at 4,096 x 32,768, but 3.5 against 4.0 at 16 x 32,768
+    #: and 11.8 against 12.2 at 64 x 65,536.
+    summed_cluster: Tile = Tile(131072, 1, 4, block=1024)
+    #: And from there on programs share a row, a slice each, with so many on an SM at the least: 512 us against 545 by
+    #: programs that stay at 4,096 x 131,072, 520 against 546 at 2,048 x 262,144, 146 against 171 walked at 2,048 x
+    #: 70,000. Where they are few all run at once, and the weight comes first: 5.3 us against 5.7 at 17 x 109,888.
+    forward_slice: Tile = Tile(8192, 1, 4, 4, block=2048, late=4, registers=64)
+    #: LayerNorm: 289 us against 315 by clusters at 2,048 x 131,072, 193 against 222 at 2,048 x 83,712, 10.0 against
+    #: 14.2 at 16 x 262,144; level at 77 x 83,712 and 40 x 131,072. With 64 registers, which spill, 294 at the first.
+    centred_forward_slice: Tile = Tile(8192, 1, 4, 4, block=2048, late=2, ahead=0, registers=72)
+    #: Of fp32: 258 us against 288 at 2,048 x 65,536, 137 against 153 walked at 2,048 x 34,000; and wider sums: 275
+    #: against 288 at 512 x 262,144, level at 131,072 columns.
+    summed_slice: Tile = Tile(8192, 1, 4, 4, block=2048, late=4, ahead=0)
+    #: In pieces of 2 bytes: 512 us against 756 at 2,048 x 131,073, 26 against 36 at 89 x 111,055; LayerNorm 601 against
+    #: 672 at 2,000 x 131,073, 137 against 147 at 1,000 x 60,001. In pieces of 4 it is slower, 42 against 36 at 200 x
+    #: 131,074.
+    odd_forward_slice: Tile = Tile(4096, 1, 4, 4, block=512, late=4, ahead=0)
+    #: Looks at what its peers have not published yet, before a program makes it itself.
+    patience: int = 1 << 14
 
     #: Backward: the tile's rows times columns is also the size of dW's accumulator in registers. One warp where it can
     #: hold the row: it waits for no other.
@@ -267,6 +268,10 @@ class Thresholds:
         Tile(6144, 1, 8, 1, 4, block=2048),
         Tile(16384, 1, 8, 1, 3, block=2048),
     )
+    #: LayerNorm's from so many columns on, with fewer rows than these, in more, smaller programs: 4.3 us against 5.7 at
+    #: 284 x 128, 7.3 against 8.6 at 4,548, 11.3 against 11.6 at 20,000; but 18.7 against 18.2 at 50,000.
+    centred_backward_short: tuple[int, int] = (65, 32768)
+    centred_backward_short_tile: Tile = backward_tiles[4]
     #: Of rows at odd addresses, by columns of any dtype. In pieces of 2 bytes: 42 us against 52 at 4,093 x 4,099. Short
     #: ones in narrow blocks, and many programs, which hide each other's waiting: 64 us against 138 at 528,970 x 41,
     #: LayerNorm 73 against 181. LayerNorm's sums leave less room for warps.
@@ -333,6 +338,9 @@ class Thresholds:
     #: second reading costs more than the second launch.
     few_rows_of_any_width: int = 256
     few_row: Tile = Tile(16384, 1, 8, block=2048)
+    #: More than `few_wide_rows` that are loaded in pieces of 2 bytes: 10.1 us against 12.1 at 90 x 12,779, 6.1 against
+    #: 7.2 at 200 x 4,099, 3.3 against 5.3 at 200 x 301. LayerNorm's fewer are slower so, 3.5 against 3.0 at 20 x 4,099.
+    few_odd_row: Tile = Tile(16384, 1, 16, block=1024)
     #: Wider rows, where programs would share each: 7.6 us against 12.6 at 5 x 20,480, 5.9 against 11.4 at 5 x 12,160 in
     #: fp32. It is level at 100 rows, and 47 against 29 at 256 x 32,768.
     few_wide_rows: int = 64

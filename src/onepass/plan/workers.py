@@ -28,7 +28,7 @@ MOST = 16
 _waiting = threading.Lock()
 
 
-def compile_affine_first(kernels: Sequence[tuple[Any, ...]]) -> None:
+def compile_at_once(kernels: Sequence[tuple[Any, ...]]) -> None:
     """What `launch.gather` noted, for a call that waits for it: by threads, unless there is only one to compile.
 
     Of several calls that do, one compiles and the others find; where no disk keeps it, in Triton's cache.
