@@ -312,9 +312,9 @@ def test_few_rows_have_a_backward_of_one_launch():
     t = planner.thresholds()
     widths, counts = (1, 2048, 4096, 8193, 16384, 16385, 32768, 32769), (t.few_wide_rows, 256, t.few_rows)
     row_counts = (1, *counts, *(rows + 1 for rows in counts))
-    for cols, rows, lanes, twice in product(widths, row_counts, (1, 2), (False, True)):
-        plan = planner.backward_plan(problem_of(rows, cols, lanes=lanes), H200, False, 1, twice)
-        most = {2048: 409, 4096: 512, 8193: 511}.get(cols, 256)
+    for cols, rows, lanes, twice, centred in product(widths, row_counts, (1, 2), (False, True), (False, True)):
+        plan = planner.backward_plan(problem_of(rows, cols, lanes=lanes), H200, centred, 1, twice)
+        most = {1: 256 if centred else t.few_odd_rows, 2048: 409, 4096: 512, 8193: 511}.get(cols, 256)
         if cols > 16384:
             most = t.few_wide_rows if cols <= 32768 else 0
         assert (plan.schedule == "few") == (rows * lanes <= most and twice), (cols, rows, lanes)

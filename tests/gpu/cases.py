@@ -143,10 +143,13 @@ def backward_schedule(case: Case) -> str:
     rows, width = math.prod(case.shape[:-1]), cols * size
     t = planner.thresholds()
     most = t.few_rows if cols >= rows * t.few_columns_a_row else min(t.few_rows, t.few_rows_of_any_width)
+    if (cols & -cols) * size == 2 and case.op == "rms_norm" and rows * cols <= t.few_odd_elements:
+        most = max(most, t.few_odd_rows)
     few = case.schedule == "tile" and rows <= most and not case.per_head
     few |= case.schedule == "split" and CLUSTERS and rows <= 16 and width <= 256 << 10
     odd = case.schedule == "tile" and (cols & -cols) * size <= 4 and width >= t.turns_from_bytes
-    return "few" if few else "turns" if odd else case.schedule
+    shared = case.schedule == "tile" and case.op == "layer_norm" and cols > t.centred_backward_most
+    return "few" if few else "turns" if odd else "split" if shared else case.schedule
 
 
 def streaming() -> Any:

@@ -25,7 +25,7 @@ PROBLEMS: list[tuple[str, str, str, tuple[int, ...]]] = [
     ("many short rows", "tile", "tile", (4101, 100)),
     ("short odd rows", "tile", "tile", (4101, 61)),
     ("odd rows of 175", "tile", "turns", (4101, 175)),
-    ("odd rows", "tile", "turns", (335, 1001)),
+    ("odd rows", "tile", "turns", (435, 1001)),
     ("rows in blocks, of which the weight is asked for first", "tile", "tile", (1035, 2880)),
     ("rows and heads", "tile", "tile", (135, 3, 100)),
     ("shared", "tile", "few", (13, 20488)),

@@ -273,6 +273,9 @@ def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
     columns, piece = problem.cols * held // 2, _piece(problem.x, align)
     tile = _fitting(t.centred_forward_tiles if centred else t.forward_tiles, columns)
     plain = problem.residual is None and not problem.quantized
+    wider_weight = itemsize(problem.weight) > held and plain and not centred and piece == 16
+    if wider_weight and t.wider_weight_from <= columns <= t.wider_weight_tile.cols:
+        tile = t.wider_weight_tile
     single = piece == 2 or (centred and plain and piece == problem.x.itemsize)
     if single and plain and problem.cols >= t.single_wide_from[centred]:
         single_tile = _fitting(t.single_centred_tiles if centred else t.single_tiles, columns)
@@ -329,7 +332,7 @@ def row_counts_apart() -> tuple[int, ...]:
 
 def backward_plan(problem: Problem, device: Device, centred: bool, align: int, may_read_twice: bool) -> Plan:
     """`may_read_twice`: some programs may still read what others are done with, so nothing may be written over it."""
-    few = _few(problem, device, align) if may_read_twice and not _forced.choices else None
+    few = _few(problem, device, centred, align) if may_read_twice and not _forced.choices else None
     if few is not None:
         return few
     choice = _tuned("backward", problem, device, centred, align) or backward_choice(problem, centred, align)
@@ -347,14 +350,16 @@ def _most_partials(problem: Problem) -> int:
     return max(1, max(t.partials_bytes, x // t.partials_of_x) // max(1, row))
 
 
-def _few(problem: Problem, device: Device, align: int) -> Plan | None:
+def _few(problem: Problem, device: Device, centred: bool, align: int) -> Plan | None:
     """For rows that are so few that each may be read twice."""
     t = _thresholds
     rows, columns = problem.rows * problem.lanes, _columns(problem)
     if problem.per_lane or rows > t.few_rows:
         return None
+    odd = _piece(problem.h, align) == 2
     wide = problem.cols >= rows * t.few_columns_a_row and rows * columns <= t.few_elements
-    if rows > t.few_rows_of_any_width and not wide:
+    short = odd and not centred and rows * columns <= t.few_odd_elements
+    if rows > (t.few_odd_rows if short else t.few_rows_of_any_width) and not wide:
         return None
     shared = next((most for cols, most in t.few_shared_rows if columns >= cols), 0)
     if device.clusters and rows <= shared and columns <= t.few_slice.cols * CLUSTER:
@@ -363,9 +368,9 @@ def _few(problem: Problem, device: Device, align: int) -> Plan | None:
         return Plan("few", 1, block, t.few_slice.warps, rows * CLUSTER, blocks, slices=CLUSTER, unit=block)
     if columns > t.few_row.cols and rows > t.few_wide_rows:
         return None
-    if _piece(problem.h, align) == 2 and rows > t.few_wide_rows:
-        odd = _fitting((t.few_odd_row,), columns)
-        return None if odd is None else _tiles(problem, odd, "few")
+    if odd and rows > t.few_wide_rows:
+        row = _fitting((t.few_odd_row,), columns)
+        return None if row is None else _tiles(problem, row, "few")
     row = _fitting((t.few_row, t.few_wide_row), columns)
     return None if row is None else _tiles(problem, _snug(row, problem.cols, align), "few")
 

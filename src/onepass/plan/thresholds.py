@@ -50,6 +50,10 @@ class Thresholds:
         Tile(5120, 1, 4, block=1024),
         Tile(16384, 1, 8, block=2048),
     )
+    #: With a weight that is wider than x, fewer warps to read it: 63.8 us against 68.6 at 16,384 x 4,096, 9.3 against
+    #: 10.2 at 2,000 rows. It is level at 2,048 and at 8,192 columns.
+    wider_weight_from: int = 3073
+    wider_weight_tile: Tile = Tile(4096, 1, 4, block=1024)
     #: What is held in fp32, a sum with the residual for instance, counts as twice the columns. Up to these it is a tile
     #: still: level with a walk for many rows, and 5.1 us against 6.0 at 13 x 11,712.
     wide_forward_tile: Tile = Tile(32768, 1, 16, block=2048)
@@ -341,6 +345,10 @@ class Thresholds:
     #: More than `few_wide_rows` that are loaded in pieces of 2 bytes: 10.1 us against 12.1 at 90 x 12,779, 6.1 against
     #: 7.2 at 200 x 4,099, 3.3 against 5.3 at 200 x 301. LayerNorm's fewer are slower so, 3.5 against 3.0 at 20 x 4,099.
     few_odd_row: Tile = Tile(16384, 1, 16, block=1024)
+    #: And RMSNorm's of these are few up to so many, with so many elements in all: 4.8 us against 6.0 at 339 x 697, with a
+    #: residual 4.9 against 8.8; but 6.1 against 5.2 at 500 x 301. LayerNorm's are level or slower.
+    few_odd_rows: int = 384
+    few_odd_elements: int = 1 << 19
     #: Wider rows, where programs would share each: 7.6 us against 12.6 at 5 x 20,480, 5.9 against 11.4 at 5 x 12,160 in
     #: fp32. It is level at 100 rows, and 47 against 29 at 256 x 32,768.
     few_wide_rows: int = 64
