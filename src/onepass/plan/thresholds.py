@@ -226,7 +226,7 @@ class Thresholds:
     #: 131,074.
     odd_forward_slice: Tile = Tile(4096, 1, 4, 4, block=512, late=4, ahead=0)
     #: Looks at what its peers have not published yet, before a program makes it itself.
-    patience: int = 1 << 14
+    patience: int = 1 << 11
 
     #: Backward: the tile's rows times columns is also the size of dW's accumulator in registers. One warp where it can
     #: hold the row: it waits for no other.
@@ -345,8 +345,8 @@ class Thresholds:
     #: More than `few_wide_rows` that are loaded in pieces of 2 bytes: 10.1 us against 12.1 at 90 x 12,779, 6.1 against
     #: 7.2 at 200 x 4,099, 3.3 against 5.3 at 200 x 301. LayerNorm's fewer are slower so, 3.5 against 3.0 at 20 x 4,099.
     few_odd_row: Tile = Tile(16384, 1, 16, block=1024)
-    #: And RMSNorm's of these are few up to so many, with so many elements in all: 4.8 us against 6.0 at 339 x 697, with a
-    #: residual 4.9 against 8.8; but 6.1 against 5.2 at 500 x 301. LayerNorm's are level or slower.
+    #: And RMSNorm's of these are few up to so many, with so many elements in all: 4.8 us against 6.0 at 339 x 697, with
+    #: a residual 4.9 against 8.8; but 6.1 against 5.2 at 500 x 301. LayerNorm's are level or slower.
     few_odd_rows: int = 384
     few_odd_elements: int = 1 << 19
     #: Wider rows, where programs would share each: 7.6 us against 12.6 at 5 x 20,480, 5.9 against 11.4 at 5 x 12,160 in
@@ -388,8 +388,8 @@ class Thresholds:
     #: Rows are so far ahead of the tiles that need them, in bytes that these read: 187 us with 6 or 8 MiB, 191 with 12;
     #: for a given scale 156 with 8, 159 with 4, 168 with 16.
     columnwise_ahead: int = 8 << 20
-    #: From so many rows on x is staged in shared memory for groups both ways: 178 us against 187 at 32,768 x 4,096, 119
-    #: against 132 at 16,384 x 5,120, 163 against 174 at 7,168 columns; but 18.7 against 17.7 at 2,048 x 4,096.
+    #: From so many rows on x is staged in shared memory for groups both ways: 169 us against 187 at 32,768 x 4,096, 150
+    #: against 174 at 16,384 x 7,168. When it was 178 and 163 there, 2,048 x 4,096 took 18.7 against 17.7.
     staged_from: int = 4096
     #: The transpose of bytes alone.
     transpose_tile: Tile = Tile(128, 128, 4)
