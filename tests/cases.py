@@ -73,6 +73,7 @@ SCHEDULES: dict[str, dict[str, object]] = {
     "split": {
         **_NO_TILES,
         **dict.fromkeys(FORWARD_SLICES, Tile(64, 1, 1, 8, block=32, late=3)),
+        "summed_slice": Tile(128, 1, 1, 8, block=32, late=3),  # of 16 bits, so it is as many columns of fp32
         "backward_slice": Tile(64, 1, 1, 2),
         "centred_backward_slice": Tile(64, 1, 1, 2),
     },

@@ -38,7 +38,7 @@ def test_each_head_has_its_own_weight(schedule, op):
         assert_results(case, inputs)
 
 
-@pytest.mark.parametrize("cols", [100, 128, 200])
+@pytest.mark.parametrize("cols", [100, 128])
 @pytest.mark.parametrize("residual", [None, BF16], ids=["alone", "residual"])
 @pytest.mark.parametrize("op", OPS)
 def test_a_program_whose_peers_do_not_come_makes_their_sums(monkeypatch, op, residual, cols):
