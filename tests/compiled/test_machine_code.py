@@ -107,8 +107,13 @@ def test_many_rows_ask_for_everything_before_they_wait(compiled, tmp_path, cols,
 
 
 @both
-@pytest.mark.parametrize("dtype", [BF16, F32], ids=["bf16", "fp32"])
-@pytest.mark.parametrize("cols", [32, 100, 127, 128, 200, 384, 520, 1000, 1100, 1536, 83712])
+@pytest.mark.parametrize(
+    ("cols", "dtype"),
+    [
+        *((cols, BF16) for cols in (32, 100, 127, 128, 200, 384, 520, 1000, 1100, 1536, 83712)),
+        *((cols, F32) for cols in (32, 100, 127, 200, 520, 1100)),
+    ],
+)
 def test_a_row_is_laid_over_the_same_threads_whatever_the_number_of_rows(compiled, cols, dtype, norm):
     one, many = (row_layouts(compile_forward(norm, rows, cols, dtype)) for rows in (1, 4096))
     assert one == many
