@@ -10,7 +10,7 @@ from oracle import assert_results
 DTYPES = st.sampled_from([F32, BF16, F16])
 #: Outputs are poisoned by a fixture that holds for a whole test; that suits every example.
 CHECKS = settings(
-    max_examples=16, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=10, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

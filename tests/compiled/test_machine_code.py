@@ -154,7 +154,7 @@ def test_a_wider_bias_does_not_change_how_a_shared_row_lies(compiled):
 
 @both
 @pytest.mark.parametrize("cols", [1000, 5120, 16384, 27048])
-@pytest.mark.parametrize("rows", [1, 100, 5000])
+@pytest.mark.parametrize("rows", [1, 5000])
 def test_squares_are_added_up_by_operations_that_round_once(compiled, rows, cols, norm):
     """The sum of two products may round either of them first, and the compiler's choice may depend on the kernel."""
     text = compile_forward(norm, rows, cols, BF16).asm["ptx"]
