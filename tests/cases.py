@@ -18,7 +18,9 @@ F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 OPS = ("rms_norm", "layer_norm")
 
 #: What a program has of a row that it shares, by name.
-FORWARD_SLICES = ("forward_slice", "centred_forward_slice", "summed_slice", "odd_forward_slice")
+FORWARD_SLICES = (
+    "forward_slice", "centred_forward_slice", "summed_slice", "odd_forward_slice", "half_odd_forward_slice",
+)  # fmt: skip
 
 #: Odd addresses have tiles of their own, by columns; and an fp32 sum one for wide rows.
 _NO_ODD_TILES: dict[str, object] = {

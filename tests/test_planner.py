@@ -13,6 +13,7 @@ from onepass.spec import Problem
 
 H200 = Device("H200", sms=132, registers=65536, shared=233472, cooperative=True)
 CLUSTERED = replace(H200, name="H200 with clusters", clusters=True)
+GLUON = replace(CLUSTERED, name="H200 with Gluon", gluon=True)
 ALONE = replace(H200, name="no cooperation", cooperative=False)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 ALIGNS = (1, 2, 4, 8, 16)
@@ -397,11 +398,35 @@ def test_many_rows_ask_for_weight_and_bias_first(centred):
     assert not first(8192, 4096, quantized="static", **total)
 
 
+def test_wide_rows_of_rms_norm_wait_for_their_sums_in_shared_memory():
+    def plan_of(problem, device=GLUON, align=16, centred=False):
+        return planner.backward_plan(problem, device, centred, align, True)
+
+    t = planner.thresholds()
+    for cols, dtype, rows in product((8200, 8448, 65536, 100_000, 131_072, 262_144, 300_000), DTYPES, (600, 8192)):
+        plan = plan_of(problem_of(rows, cols, dtype))
+        assert (plan.schedule, plan.together, plan.rows) == ("ring", True, 1)
+        assert plan.slices * plan.block >= cols > (plan.slices - 1) * plan.block
+        per_sm = -(-plan.programs // GLUON.sms)
+        assert plan.registers * plan.warps * 32 * per_sm <= GLUON.registers
+        assert per_sm * plan.stages * plan.block * 2 * dtype.itemsize < GLUON.shared
+        x = rows * cols * dtype.itemsize
+        assert 4 * cols * (plan.programs // plan.slices) <= max(t.partials_bytes, x // t.partials_of_x)
+    plain = problem_of(4096, 16384)
+    small = replace(GLUON, shared=100 << 10)
+    assert [plan_of(plain, device).schedule for device in (CLUSTERED, small)] == ["tile", "tile"]
+    others = (
+        replace(plain, cols=8192), replace(plain, residual=plain.x, sum=plain.x), replace(plain, weight=torch.float32),
+        replace(plain, lanes=2), replace(plain, y=torch.float32),
+    )  # fmt: skip
+    assert "ring" not in {plan_of(problem).schedule for problem in others}
+    assert "ring" not in {plan_of(plain, align=4).schedule, plan_of(plain, centred=True).schedule}
+
+
 def test_many_whole_rows_both_ways_are_staged_in_shared_memory():
-    gluon = replace(CLUSTERED, name="H200 with Gluon", gluon=True)
     plain = replace(problem_of(8192, 4096), quantized="block", group=128)
 
-    def staged(problem, device=gluon, align=16):
+    def staged(problem, device=GLUON, align=16):
         by_rows = both_ways.rows_beside_columns(problem, device, False, align)
         return both_ways.staged_plan(problem, device, by_rows, align)
 

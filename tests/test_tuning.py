@@ -27,7 +27,7 @@ from oracle import assert_results
 from test_planner import held_by_a_thread, of_one_program, order_of_sums
 
 H200 = Device("NVIDIA H200", sms=132, registers=65536, shared=233472, cooperative=True)
-CLUSTERED = replace(H200, clusters=True)
+GLUON = replace(H200, clusters=True, gluon=True)
 GPU = "interpreter"
 ROOT = Path(__file__).parents[1]
 ENTRY = Entry("some problem", "tile", Tile(512, 2, 1, block=32), 1.5, 2.0, 7, "then")
@@ -139,7 +139,7 @@ COLS = (64, 100, 128, 384, 512, 768, 1000, 1024, 1001, 2880, 4096, 4099, 5120, 8
 
 @pytest.mark.parametrize("centred", [False, True], ids=["rms_norm", "layer_norm"])
 @pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
-@pytest.mark.parametrize("device", [H200, CLUSTERED], ids=["alone", "clusters"])
+@pytest.mark.parametrize("device", [H200, GLUON], ids=["alone", "clusters and Gluon"])
 def test_every_candidate_is_a_plan_and_keeps_rows_apart_from_their_number(centred, dtype, device):
     schedules = {"tile": "tile", "split": "split", "stream": "stream"}
     schedules |= {"cluster": "tile" if device.clusters else "split"}
@@ -149,7 +149,7 @@ def test_every_candidate_is_a_plan_and_keeps_rows_apart_from_their_number(centre
         forward = forward_candidates(problem, device, centred, align)
         backward = backward_candidates(problem, device, centred, align)
         assert forward[0] == planner.forward_choice(problem, centred, align)
-        assert backward[0] == planner.backward_choice(problem, centred, align)
+        assert backward[0] == planner.backward_choice(problem, device, centred, align)
         assert 2 <= len(forward) <= 100 and 2 <= len(backward) <= 300, cols
         vector = min(16 // dtype.itemsize, align)
         for choice in forward:

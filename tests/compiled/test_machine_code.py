@@ -204,6 +204,22 @@ def test_rows_in_turns_are_loaded_and_stored_in_vectors_and_do_not_spill(compile
     assert re.search(r"st\.global\.L1::evict_first\.L2::cache_hint\.v[24]\.b32", kernel.asm["ptx"])
 
 
+@pytest.mark.parametrize("cols", [8448, 131072, 262144])
+def test_a_ring_is_filled_in_vectors_and_nothing_spills(compiled, tmp_path, cols):
+    for dtype in (BF16, torch.float32):
+        call = Backward(
+            RMS, problem_of(RMS, 8192, cols, dtype), (8192, cols), torch.device("meta"), ((cols, 1), None, (cols, 1)),
+            Needs(True, False, True, False),
+        )  # fmt: skip
+        call.steps(call.plan(), call.align(True))[0][0].kernel(call.place.device)
+    assert [kernel.name for kernel in compiled] == ["ring_backward"] * 2
+    for kernel in compiled:
+        assert not stack_bytes(kernel, tmp_path)
+        ptx = kernel.asm["ptx"]
+        assert set(re.findall(r"cp\.async\.c[ag]\.shared\.global \[[^]]*\], \[[^]]*\], (0x\w+)", ptx)) == {"0x10"}
+        assert "st.global.L1::evict_first.L2::cache_hint.v4.b32" in ptx
+
+
 @pytest.mark.parametrize("norm", [Norm(False, 1e-6, offset=1.0), LAYER], ids=["rms_norm", "layer_norm"])
 def test_numbers_that_come_in_64_bits_are_rounded_first(compiled, monkeypatch, norm):
     """Inductor hands them over like that."""

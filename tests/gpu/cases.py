@@ -18,9 +18,11 @@ import onepass
 from gpu.exact import random_rows, random_weight
 from onepass.explain import Explanation
 from onepass.plan import planner
+from onepass.plan.device import device_of
 from onepass.plan.planner import Plan
 
-BF16, FP32 = torch.bfloat16, torch.float32
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+GLUON = device_of(torch.device("cuda", 0)).gluon
 CLUSTERS = torch.cuda.get_device_capability() >= (9, 0)
 
 
@@ -71,6 +73,14 @@ CASES = [
     # In loads of single elements.
     Case("split rms odd", "rms_norm", "split", (71, 131073), BF16),
     Case("split layer odd", "layer_norm", "split", (71, 131073), BF16, bias=True),
+    # In loads of two, and of four.
+    Case("split rms half odd", "rms_norm", "split", (71, 131074), BF16),
+    Case("split layer half odd", "layer_norm", "split", (71, 131074), BF16, bias=True),
+    Case("split layer in fours", "layer_norm", "split", (71, 131076), BF16, bias=True),
+    # A ring, whose last slice is not full.
+    Case("ring", "rms_norm", "tile", (517, 10008), BF16),
+    Case("ring fp32", "rms_norm", "tile", (517, 9004), FP32),
+    Case("ring offset llama", "rms_norm", "tile", (517, 10008), FP16, options={"offset": 1.0, "cast": "llama"}),
     # Rows in blocks, several of them short; and as many blocks as a program may hold.
     *(Case(f"384 columns {op}", op, "tile", (4099, 384), BF16) for op in ("rms_norm", "layer_norm")),
     *(Case(f"768 columns {op}", op, "tile", (517, 768), BF16) for op in ("rms_norm", "layer_norm")),
@@ -149,13 +159,15 @@ def backward_schedule(case: Case) -> str:
     few |= case.schedule == "split" and CLUSTERS and rows <= 16 and width <= 256 << 10
     odd = case.schedule == "tile" and (cols & -cols) * size <= 4 and width >= t.turns_from_bytes
     shared = case.schedule == "tile" and case.op == "layer_norm" and cols > t.centred_backward_most
-    return "few" if few else "turns" if odd else "split" if shared else case.schedule
+    plain = GLUON and case.op == "rms_norm" and case.residual is None and width % 16 == 0
+    ring = plain and width // 2 >= t.ring_from and case.schedule != "stream"
+    return "few" if few else "turns" if odd else "ring" if ring else "split" if shared else case.schedule
 
 
 def streaming() -> Any:
     """Thresholds under which every row is too wide for a tile, and for as many programs as can cooperate."""
     now = planner.thresholds()
-    changes: dict[str, Any] = {"few_rows": 0, "held_per_sm": 0}
+    changes: dict[str, Any] = {"few_rows": 0, "held_per_sm": 0, "ring_from": 1 << 30}
     for name in (entry.name for entry in fields(now)):
         value = getattr(now, name)
         if name.endswith("_tiles"):

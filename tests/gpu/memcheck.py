@@ -37,6 +37,8 @@ PROBLEMS: list[tuple[str, str, str, tuple[int, ...]]] = [
 ]
 #: Without a residual, which leaves room to ask for weight and bias ahead.
 ALONE = [("wide rows alone", "tile", (137, 50008)), ("wide odd rows alone", "tile", (300, 7001))]
+#: And RMSNorm's backward, which has a ring.
+RING = (600, 10008)
 
 #: Kind of scaling and shape, row-wise and both ways: rows and columns that fill no tile, and that fill all but one.
 FP8_PROBLEMS = [
@@ -58,6 +60,7 @@ def main() -> None:
             alone(name, forward, shape, op)
     for kind, shape in FP8_PROBLEMS:
         quantize(kind, shape)
+    ring()
     with planner.override(patience=0):
         step("split, without waiting", ("split", "split"), (37, 70008), "layer_norm")
     with planner.override(staged_from=0):
@@ -79,6 +82,18 @@ def step(name: str, schedules: tuple[str, str], shape: tuple[int, ...], op: str)
     torch.cuda.synchronize()
     assert all(tensor.grad is not None and bool(tensor.grad.isfinite().all()) for tensor in (x, residual, weight, bias))
     print(f"{op:10} {name}: {plan.forward} | {plan.backward}")
+
+
+def ring() -> None:
+    x = torch.randn(RING, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.randn(RING[1], device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    plan = onepass.explain(x, weight)
+    assert plan.backward is not None and plan.backward.schedule == "ring", str(plan)
+    y = onepass.rms_norm(x, weight)
+    y.backward(torch.randn_like(y))
+    torch.cuda.synchronize()
+    assert all(tensor.grad is not None and bool(tensor.grad.isfinite().all()) for tensor in (x, weight))
+    print(f"rms_norm   ring: {plan.forward} | {plan.backward}")
 
 
 def alone(name: str, schedule: str, shape: tuple[int, int], op: str) -> None:

@@ -42,8 +42,8 @@ WAIT_WHILE_ONES = tl.constexpr(_WAIT.replace("TYPE", "b32").replace("MISSING", "
 
 @triton.jit
 def bits_of(value):
-    """The bits of a one-element block, with -0.0 for +0.0."""
-    bits = tl.sum(value).to(tl.int32, bitcast=True)
+    """The bits of a value, with -0.0 for +0.0."""
+    bits = value.to(tl.int32, bitcast=True)
     return tl.where(bits == 0, -2147483648, bits)
 
 
@@ -54,12 +54,13 @@ def bits_of_pair(low, high):
 
 @triton.jit
 def publish(p_word, value, wanted):
-    tl.atomic_xchg(p_word, bits_of(value), mask=wanted, sem="relaxed")
+    """The value of a one-element block."""
+    tl.atomic_xchg(p_word, bits_of(tl.sum(value)), mask=wanted, sem="relaxed")
 
 
 @triton.jit
 def publish_pair(p_word, low, high, wanted):
-    tl.atomic_xchg(p_word, bits_of_pair(low, high), mask=wanted, sem="relaxed")
+    tl.atomic_xchg(p_word, bits_of_pair(tl.sum(low), tl.sum(high)), mask=wanted, sem="relaxed")
 
 
 @triton.jit

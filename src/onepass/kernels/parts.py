@@ -27,7 +27,7 @@ def lane_and_row(index, lanes, LANED: tl.constexpr):
     if LANED:
         return index % lanes, index // lanes
     else:
-        return tl.full((), 0, tl.int32), index
+        return tl.cast(0, tl.int32), index
 
 
 @triton.jit
@@ -254,10 +254,9 @@ def gradient_means(
 @triton.jit
 def input_gradient(weighted_dy, x_hat, rstd, mean_dot, mean_dy, CENTRED: tl.constexpr):
     """dh = rstd · (w·dy - x̂ · mean(w·dy·x̂) [- mean(w·dy)])"""
-    dh = weighted_dy - x_hat * mean_dot
     if CENTRED:
-        dh -= mean_dy
-    return dh * rstd
+        weighted_dy -= mean_dy
+    return (weighted_dy - x_hat * mean_dot) * rstd
 
 
 @triton.jit

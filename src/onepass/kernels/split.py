@@ -87,9 +87,9 @@ def bits_of_moments(
         m = (slice * BLOCKS + i) * BLOCK + tl.arange(0, BLOCK)[None, :] < end
         squares = with_square(squares, deviation_of(held[i], mean, m, CENTRED, PACKED, not EVEN), NARROW)
     if CENTRED:
-        return bits_of_pair(row_sum(squares), mean)
+        return bits_of_pair(tl.sum(row_sum(squares)), tl.sum(mean))
     else:
-        return bits_of(row_sum(squares))
+        return bits_of(tl.sum(row_sum(squares)))
 
 
 @triton.jit
@@ -121,9 +121,9 @@ def bits_of_moments_again(
         )  # fmt: skip
         squares = with_square(squares, deviation_of(h, mean, o_col < end, CENTRED, PACKED, not EVEN), NARROW)
     if CENTRED:
-        return bits_of_pair(row_sum(squares), mean)
+        return bits_of_pair(tl.sum(row_sum(squares)), tl.sum(mean))
     else:
-        return bits_of(row_sum(squares))
+        return bits_of(tl.sum(row_sum(squares)))
 
 
 @triton.jit

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import product
 
 from onepass.plan.device import Device
-from onepass.plan.planner import Choice, backward_choice, forward_choice, power_of_two, reach, takes_turns
+from onepass.plan.planner import Choice, backward_choice, forward_choice, power_of_two, reach, takes_turns, thresholds
 from onepass.plan.thresholds import Tile
 from onepass.spec import Problem
 
@@ -58,7 +58,8 @@ def forward_candidates(problem: Problem, device: Device, centred: bool, align: i
 
 def backward_candidates(problem: Problem, device: Device, centred: bool, align: int) -> list[Choice]:
     """The model's own choice first."""
-    found = [backward_choice(problem, centred, align)]
+    model = backward_choice(problem, device, centred, align)
+    found = [model]
     column = problem.y.itemsize + problem.h.itemsize
     schedule, planned, wide = "tile", problem, align
     if takes_turns(problem, align):
@@ -73,6 +74,8 @@ def backward_candidates(problem: Problem, device: Device, centred: bool, align: 
                 found.append(Choice(schedule, walking))
     if problem.cols >= 8192 and device.cooperative and not problem.per_lane:
         found += _slices(stages=(2, 3))
+    if model.schedule == "ring":
+        found += [Choice("ring", tile) for tile in thresholds().rings]
     return _distinct(found, problem.cols)
 
 
@@ -82,7 +85,7 @@ def _distinct(choices: list[Choice], cols: int) -> list[Choice]:
     for choice in choices:
         tile = choice.tile
         block = min(power_of_two(cols), tile.block or tile.cols)
-        own = tile.cols if choice.schedule == "split" else cols
+        own = tile.cols if choice.schedule in ("split", "ring") else cols
         late = (tile.late, tile.ahead, tile.registers)
         shape = (own, tile.rows, tile.warps, tile.programs_per_sm, tile.stages, block, *late)
         kept.setdefault((choice.schedule, *shape), choice)

@@ -29,8 +29,8 @@ from onepass.spec import Problem
 class Plan:
     """One launch: `programs` programs of `warps` warps, each with `blocks` blocks of `rows` × `block` elements."""
 
-    # "tile", "split" or "stream"; "few" and "turns" for a backward of few rows, and of odd ones; "columnwise" and
-    # "staged" for FP8 both ways
+    # "tile", "split" or "stream"; "few", "turns" and "ring" for a backward of few rows, of odd ones, and of those that
+    # programs share, from shared memory; "columnwise" and "staged" for FP8 both ways
     schedule: str
     rows: int
     block: int
@@ -71,7 +71,8 @@ class Plan:
 class Choice:
     """How the rows of a problem are worked on, however many they are."""
 
-    schedule: str  # "tile", "turns", "split" or "stream"; "cluster" for a tile whose rows are always shared
+    # "tile", "turns", "split", "ring" or "stream"; "cluster" for a tile whose rows are always shared
+    schedule: str
     tile: Tile
 
 
@@ -316,6 +317,8 @@ def _forward_slice(problem: Problem, centred: bool, align: int) -> Tile:
         return t.odd_forward_slice
     if _held(problem) == 4:
         return t.summed_slice
+    if _piece(problem.x, align) == 4:
+        return t.half_odd_forward_slice
     return t.centred_forward_slice if centred else t.forward_slice
 
 
@@ -335,11 +338,29 @@ def backward_plan(problem: Problem, device: Device, centred: bool, align: int, m
     few = _few(problem, device, centred, align) if may_read_twice and not _forced.choices else None
     if few is not None:
         return few
-    choice = _tuned("backward", problem, device, centred, align) or backward_choice(problem, centred, align)
+    choice = _tuned("backward", problem, device, centred, align) or backward_choice(problem, device, centred, align)
     column = problem.y.itemsize + problem.h.itemsize + itemsize(problem.sum)
+    if choice.schedule == "ring":
+        plan = _ring(problem, device, choice.tile)
+        if plan is not None:
+            return plan
+        choice = _held_backward(problem, centred, align)
     if choice.schedule in ("tile", "turns"):
         return _walk(problem, device, choice, column)
     return _wide(problem, device, choice.tile, column, _most_partials(problem))
+
+
+def _ring(problem: Problem, device: Device, tile: Tile) -> Plan | None:
+    """Programs that share rows and stay, with the rows in a ring of shared memory; None where the GPU has no room."""
+    columns = tile.cols * 2 // problem.h.itemsize
+    per_sm, slices = tile.programs_per_sm or 1, cdiv(problem.cols, columns)
+    ring = tile.stages * columns * (problem.y.itemsize + problem.h.itemsize)
+    if not device.gluon or slices > device.sms * per_sm or ring + 1024 > device.shared // per_sm:
+        return None
+    groups = min(problem.rows, device.sms * per_sm // slices, _most_partials(problem))
+    registers = device.registers // (per_sm * tile.warps * 32) // 8 * 8  # they are handed out in eights
+    plan = Plan("ring", 1, columns, tile.warps, groups * slices, 1, tile.stages, slices, min(255, registers))
+    return replace(plan, together=True)
 
 
 def _most_partials(problem: Problem) -> int:
@@ -375,8 +396,20 @@ def _few(problem: Problem, device: Device, centred: bool, align: int) -> Plan | 
     return None if row is None else _tiles(problem, _snug(row, problem.cols, align), "few")
 
 
-def backward_choice(problem: Problem, centred: bool, align: int) -> Choice:
+def backward_choice(problem: Problem, device: Device, centred: bool, align: int) -> Choice:
     """By the thresholds."""
+    t = _thresholds
+    columns = _columns(problem)
+    plain = not centred and problem.residual is None and problem.sum is None and problem.lanes == 1
+    alike = problem.y.itemsize == problem.h.itemsize >= itemsize(problem.weight) and _piece(problem.h, align) == 16
+    if device.gluon and plain and alike and not problem.per_lane and columns >= t.ring_from:
+        few_slices = (tile for tile in t.rings if columns <= tile.cols * t.many_slices)
+        return Choice("ring", next(few_slices, t.rings[-1]))
+    return _held_backward(problem, centred, align)
+
+
+def _held_backward(problem: Problem, centred: bool, align: int) -> Choice:
+    """For rows that wait in registers for their sums, or are walked twice."""
     t = _thresholds
     in_turns = takes_turns(problem, align)
     if in_turns:

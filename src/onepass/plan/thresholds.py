@@ -222,9 +222,11 @@ class Thresholds:
     #: against 288 at 512 x 262,144, level at 131,072 columns.
     summed_slice: Tile = Tile(8192, 1, 4, 4, block=2048, late=4, ahead=0)
     #: In pieces of 2 bytes: 512 us against 756 at 2,048 x 131,073, 26 against 36 at 89 x 111,055; LayerNorm 601 against
-    #: 672 at 2,000 x 131,073, 137 against 147 at 1,000 x 60,001. In pieces of 4 it is slower, 42 against 36 at 200 x
-    #: 131,074.
+    #: 672 at 2,000 x 131,073, 137 against 147 at 1,000 x 60,001.
     odd_forward_slice: Tile = Tile(4096, 1, 4, 4, block=512, late=4, ahead=0)
+    #: In pieces of 4 the slices above spill: 338 us against 719 at 2,048 x 131,074, LayerNorm 405 against 519, 39
+    #: against 79 and 45 against 65 at 200 rows.
+    half_odd_forward_slice: Tile = Tile(4096, 1, 4, 4, block=1024, late=4, ahead=0, registers=64)
     #: Looks at what its peers have not published yet, before a program makes it itself.
     patience: int = 1 << 11
 
@@ -336,6 +338,14 @@ class Thresholds:
     #: LayerNorm was not tried.
     many_slices: int = 64
     backward_slice_of_many: Tile = Tile(2048, 1, 4, 4, 4)
+
+    #: RMSNorm's of so many columns and more that begin on 16 bytes wait in shared memory (kernels/ring.py), in the
+    #: first of these slices of which a row has no more than `many_slices`: 768 us against 856 at 8,192 x 65,536, 781
+    #: against 878 at 4,096 x 131,072, 784 against 896 at 2,048 x 262,144, 197 against 206 held at 8,192 x 16,384, 106
+    #: against 127 at 8,448 columns, 19.3 against 20.3 at 600 x 12,288. A slice for one warp needs no barrier, but four
+    #: times as many take 950 us at 262,144 columns. With a residual, whose gradient arrives beside, 288 against 259.
+    ring_from: int = 8193
+    rings: tuple[Tile, ...] = (Tile(1024, 1, 1, 16, 3), Tile(2048, 1, 2, 8, 3), Tile(4096, 1, 4, 4, 3))
 
     #: Up to so many rows, programs for dx and programs for dW read the same rows in one launch, and there are no
     #: partials to sum: 3.3 us against 5.9 at 128 x 4,096, 2.1 against 5.5 at 1 x 8,192. From 1,024 rows on the
