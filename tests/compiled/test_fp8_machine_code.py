@@ -9,7 +9,7 @@ from compiled.test_machine_code import row_layouts
 from onepass.checks import Options, checked
 from onepass.fp8 import Fp8
 from onepass.fp8.forward import QuantizedForward
-from onepass.plan import launch
+from onepass.plan import launch, planner
 from onepass.plan.device import Device
 
 KINDS = ["token", "block", "mx", "tensor"]
@@ -22,7 +22,7 @@ def quantized_forward(shape: tuple[int, int], dtype: torch.dtype, fp8: Fp8) -> Q
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
-@pytest.mark.parametrize("cols", [64, 128, 192, 200, 520])
+@pytest.mark.parametrize("cols", [64, 200, 520])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_row_is_laid_over_the_same_threads_whatever_the_number_of_rows(kind, cols, dtype, compiled):
     """It is the first launch that sums."""
@@ -42,6 +42,7 @@ def test_every_kind_compiles(
     kind: str, columnwise: bool, shape: tuple[int, int], h200: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path))
+    monkeypatch.setattr(planner, "row_counts_apart", tuple)  # which change a tile, and no code
     call = quantized_forward(shape, torch.bfloat16, Fp8(kind, columnwise=columnwise))
     with launch.gather() as kernels:
         call._prepare(True, columnwise or kind == "tensor")
