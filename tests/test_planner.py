@@ -419,6 +419,10 @@ def test_wide_rows_of_rms_norm_wait_for_their_sums_in_shared_memory():
         replace(plain, cols=8192), replace(plain, residual=plain.x, sum=plain.x), replace(plain, weight=torch.float32),
         replace(plain, lanes=2), replace(plain, y=torch.float32),
     )  # fmt: skip
+    with planner.force("backward", planner.Choice("ring", t.rings[0])):  # as a table may have it of another problem
+        assert plan_of(plain).schedule == "ring"
+        assert "ring" not in {plan_of(problem).schedule for problem in others[1:]}
+        assert "ring" not in {plan_of(plain, align=4).schedule, plan_of(plain, centred=True).schedule}
     assert "ring" not in {plan_of(problem).schedule for problem in others}
     assert "ring" not in {plan_of(plain, align=4).schedule, plan_of(plain, centred=True).schedule}
 

@@ -4,10 +4,9 @@ There a program keeps a row's dy and x̂ in registers until its peers' sums have
 them. Here asynchronous copies put rows into a ring in shared memory, from which each is read twice: for its sum, and a
 step later for its gradient. Nothing is held between the two, so that there are twice the warps to wait for memory, with
 as many rows on their way: 768 us against 856 at 8,192 x 65,536, and 197 against 206 held by one program at 16,384
-columns. LayerNorm, which sums dB and has another sum to exchange, gained less than its own programs for few rows lost.
+columns. LayerNorm, which sums dB too and exchanges two sums, gained 1 % at 8,192 x 32,768 and lost 4 at 16,384 columns.
 
-It is written in Gluon, in which layouts and shared memory have names. Triton's interpreter does not know it. A thread
-reads what it copied itself, so that no barrier stands between the two.
+It is written in Gluon, in which layouts and shared memory have names. Triton's interpreter does not know it.
 """
 
 import triton.language as tl

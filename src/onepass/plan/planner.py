@@ -341,7 +341,8 @@ def backward_plan(problem: Problem, device: Device, centred: bool, align: int, m
     choice = _tuned("backward", problem, device, centred, align) or backward_choice(problem, device, centred, align)
     column = problem.y.itemsize + problem.h.itemsize + itemsize(problem.sum)
     if choice.schedule == "ring":
-        plan = _ring(problem, device, choice.tile)
+        # What was tuned may be for rows without lanes, which its signature does not tell apart.
+        plan = _ring(problem, device, choice.tile) if _suits_a_ring(problem, centred, align) else None
         if plan is not None:
             return plan
         choice = _held_backward(problem, centred, align)
@@ -400,12 +401,17 @@ def backward_choice(problem: Problem, device: Device, centred: bool, align: int)
     """By the thresholds."""
     t = _thresholds
     columns = _columns(problem)
-    plain = not centred and problem.residual is None and problem.sum is None and problem.lanes == 1
-    alike = problem.y.itemsize == problem.h.itemsize >= itemsize(problem.weight) and _piece(problem.h, align) == 16
-    if device.gluon and plain and alike and not problem.per_lane and columns >= t.ring_from:
+    if device.gluon and columns >= t.ring_from and _suits_a_ring(problem, centred, align):
         few_slices = (tile for tile in t.rings if columns <= tile.cols * t.many_slices)
         return Choice("ring", next(few_slices, t.rings[-1]))
     return _held_backward(problem, centred, align)
+
+
+def _suits_a_ring(problem: Problem, centred: bool, align: int) -> bool:
+    """Whether kernels/ring.py computes it: RMSNorm of nothing but x, whose rows are loaded in vectors."""
+    alone = problem.residual is None and problem.sum is None and problem.lanes == 1 and not problem.per_lane
+    alike = problem.y.itemsize == problem.h.itemsize >= itemsize(problem.weight)
+    return not centred and alone and alike and _piece(problem.h, align) == 16
 
 
 def _held_backward(problem: Problem, centred: bool, align: int) -> Choice:

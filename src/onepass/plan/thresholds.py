@@ -342,8 +342,8 @@ class Thresholds:
     #: RMSNorm's of so many columns and more that begin on 16 bytes wait in shared memory (kernels/ring.py), in the
     #: first of these slices of which a row has no more than `many_slices`: 768 us against 856 at 8,192 x 65,536, 781
     #: against 878 at 4,096 x 131,072, 784 against 896 at 2,048 x 262,144, 197 against 206 held at 8,192 x 16,384, 106
-    #: against 127 at 8,448 columns, 19.3 against 20.3 at 600 x 12,288. A slice for one warp needs no barrier, but four
-    #: times as many take 950 us at 262,144 columns. With a residual, whose gradient arrives beside, 288 against 259.
+    #: against 127 at 8,448 columns, 19.3 against 20.3 at 600 x 12,288. One warp waits for no other, but four times
+    #: as many slices take 950 us at 262,144 columns. With a residual, whose gradient arrives beside, 288 against 259.
     ring_from: int = 8193
     rings: tuple[Tile, ...] = (Tile(1024, 1, 1, 16, 3), Tile(2048, 1, 2, 8, 3), Tile(4096, 1, 4, 4, 3))
 
