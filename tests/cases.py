@@ -11,7 +11,7 @@ from torch import Tensor
 
 import onepass
 from onepass.explain import Explanation
-from onepass.plan import planner
+from onepass.plan import in_force
 from onepass.plan.thresholds import Thresholds, Tile
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
@@ -32,6 +32,7 @@ _NO_ODD_TILES: dict[str, object] = {
     "half_odd_wide_from": 1 << 30,
     "centred_backward_short": (65, 0),
     "turns_from_bytes": 1 << 30,
+    "odd_summed_tile": Tile(0, 1, 1),
     "wide_forward_tile": Tile(0, 1, 1),
 }
 
@@ -40,6 +41,7 @@ _NO_TILES = {
     "centred_forward_tiles": (),
     "wide_centred_tiles": (),
     "plain_tiles": (),
+    "short_plain_tile": Tile(0, 1, 1),
     "wide_odd_tile": Tile(0, 1, 1),
     "summed_cluster": Tile(0, 1, 1),
     "backward_tiles": (),
@@ -101,7 +103,7 @@ SHAPES = {
 
 
 def planned(schedule: str) -> AbstractContextManager[Thresholds]:
-    return planner.override(**{"few_rows": 0} | _NO_ODD_TILES | SCHEDULES[schedule])
+    return in_force.override(**{"few_rows": 0} | _NO_ODD_TILES | SCHEDULES[schedule])
 
 
 def assert_planned(schedule: str, plan: Explanation) -> None:
@@ -118,7 +120,7 @@ def assert_planned(schedule: str, plan: Explanation) -> None:
         assert (plan.forward.ahead is not None) == (several and not plan.problem.quantized)
     if schedule.endswith("block rows"):
         assert plan.forward.rows > 1 and plan.backward.rows > 1, str(plan)
-        many = plan.problem.rows >= planner.thresholds().block_row_min_rows
+        many = plan.problem.rows >= in_force.thresholds().block_row_min_rows
         assert many == (schedule == "many block rows"), str(plan)
     if schedule == "split":
         assert plan.forward.slices > 1 and plan.backward.slices > 1, str(plan)

@@ -51,7 +51,7 @@ class Launch:
 def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
     """The kernels that ran since the test began, in order."""
     from onepass import handover
-    from onepass.plan import planner
+    from onepass.plan import in_force
 
     seen: list[Launch] = []
     kernel = handover.kernel
@@ -72,5 +72,5 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
         return bind_recorded
 
     monkeypatch.setattr(handover, "kernel", recorded)
-    with planner.override():  # thresholds of its own, though the same ones, so that no call is ready yet
+    with in_force.override():  # thresholds of its own, though the same ones, so that no call is ready yet
         yield seen

@@ -12,7 +12,7 @@ import onepass
 from cases import FORWARD_SLICES, planned
 from onepass import Fp8, reference
 from onepass.fp8 import definition
-from onepass.plan import planner
+from onepass.plan import in_force
 from onepass.plan.thresholds import Tile
 from onepass.spec import Norm
 
@@ -46,7 +46,7 @@ KINDS = {
 def on(schedule: str) -> Iterator[None]:
     """Slices are wider than the widest group."""
     wide = dict.fromkeys(FORWARD_SLICES, Tile(256, 1, 1, 8, late=1))
-    with planned(schedule), planner.override(**wide if schedule == "split" else {}):
+    with planned(schedule), in_force.override(**wide if schedule == "split" else {}):
         yield
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cases import BF16, F32, OPS, SCHEDULES, SHAPES, Case, assert_planned, call, explained, inputs_of, planned, random
-from onepass.plan import planner
+from onepass.plan import in_force
 from onepass.plan.thresholds import Tile
 from oracle import computed
 
@@ -49,7 +49,7 @@ def test_row_bits_are_the_same_whether_the_weight_is_asked_for_before_the_row_or
     inputs = inputs_of(case, 5, 150)
     seen = []
     for elements in (0, 1 << 40):
-        with planner.override(affine_first_columns=(1, 1), affine_first_elements=elements):
+        with in_force.override(affine_first_columns=(1, 1), affine_first_elements=elements):
             assert explained(case, inputs).forward.affine_first == (elements == 0)
             seen.append(call(case, inputs))
     for first, after in zip(*seen, strict=True):
@@ -66,7 +66,7 @@ def test_rows_that_are_held_have_the_bits_of_those_that_are_walked(op, cols, res
     few = inputs_of(case, x=many.x[1:3])
     few.weight, few.bias = many.weight, many.bias
     few.residual = None if residual is None else many.residual[1:3]
-    with planned("stream"), planner.override(streams=walk, centred_streams=walk):
+    with planned("stream"), in_force.override(streams=walk, centred_streams=walk):
         held, walked = explained(case, few).forward, explained(case, many).forward
         assert (held.schedule, held.as_walked, walked.schedule) == ("tile", True, "stream")
         assert held.block == walked.block == 32 and held.blocks > 3

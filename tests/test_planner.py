@@ -7,8 +7,18 @@ from itertools import product
 import pytest
 import torch
 
-from onepass.plan import both_ways, column_sums, planner
+from onepass.plan import (
+    backward_plans,
+    both_ways,
+    column_sums,
+    forward_plans,
+    in_force,
+    plans,
+    row_counts,
+    tuned,
+)
 from onepass.plan.device import INTERPRETER, Device
+from onepass.plan.turns import takes_turns
 from onepass.spec import Problem
 
 H200 = Device("H200", sms=132, registers=65536, shared=233472, cooperative=True)
@@ -47,8 +57,10 @@ def problem_of(rows, cols, dtype=torch.bfloat16, lanes=1, per_lane=False, residu
 
 def plans_of(problem, device, align=1):
     """Forward and backward of both norms."""
-    forward = [planner.forward_plan(problem, device, centred, align) for centred in (False, True)]
-    return *forward, *(planner.backward_plan(problem, device, centred, align, False) for centred in (False, True))
+    forward = [forward_plans.forward_plan(problem, device, centred, align) for centred in (False, True)]
+    return *forward, *(
+        backward_plans.backward_plan(problem, device, centred, align, False) for centred in (False, True)
+    )
 
 
 def power_of_two_at_least(number):
@@ -81,7 +93,7 @@ def order_of_sums(plan):
 
 
 def plans_over_rows(cols, dtype, align, centred, device=H200):
-    return [planner.forward_plan(problem_of(rows, cols, dtype), device, centred, align) for rows in ROWS]
+    return [forward_plans.forward_plan(problem_of(rows, cols, dtype), device, centred, align) for rows in ROWS]
 
 
 @pytest.mark.parametrize("device", [H200, CLUSTERED, ALONE, INTERPRETER], ids=lambda device: device.name)
@@ -110,7 +122,7 @@ def test_row_counts_choose_between_three_tiles_at_the_most(centred, dtype):
         assert len({(p.rows, p.block, p.blocks, p.warps, p.stages) for p in plans}) <= 3, cols
         for align, may_read_twice in product((1, 16), (False, True)):
             backward = [
-                planner.backward_plan(problem_of(rows, cols, dtype), H200, centred, align, may_read_twice)
+                backward_plans.backward_plan(problem_of(rows, cols, dtype), H200, centred, align, may_read_twice)
                 for rows in ROWS
             ]
             kernels = {(p.schedule, p.rows, p.block, p.blocks, p.warps, p.stages) for p in backward}
@@ -128,8 +140,8 @@ def test_row_counts_that_were_prepared_for_have_all_kernels(centred, residual, d
 
     def kernels(cols, counts):
         problems = [problem_of(rows, cols, residual=residual) for rows in counts]
-        plans = [planner.forward_plan(problem, device, centred, 8) for problem in problems]
-        plans += [planner.backward_plan(problem, device, centred, 8, True) for problem in problems]
+        plans = [forward_plans.forward_plan(problem, device, centred, 8) for problem in problems]
+        plans += [backward_plans.backward_plan(problem, device, centred, 8, True) for problem in problems]
         few = {column_sums.few_columns_plan(p, p.rows) for p in problems}
         kinds = {
             (
@@ -150,7 +162,7 @@ def test_row_counts_that_were_prepared_for_have_all_kernels(centred, residual, d
         return kinds | few
 
     for cols in (64, 1000, 4096, 8192, 12288, 16384, 20480, 32768, 65536, 73728, 131_072, 262_144):
-        prepared = kernels(cols, planner.row_counts_apart())
+        prepared = kernels(cols, row_counts.row_counts_apart())
         assert kernels(cols, {*ROWS, 2, 17, 60, 65, 100, 132, 133, 200}) <= prepared, cols
 
 
@@ -160,7 +172,7 @@ def test_clusters_have_the_warps_of_one_program(centred, dtype):
     shared = 0
     for cols, residual in product((4096, 8192, 12288, 16384, 20480, 32768, 54976, 65536), (None, dtype)):
         problem = problem_of(1, cols, dtype, residual=residual)
-        plan, alone = (planner.forward_plan(problem, device, centred, 8) for device in (CLUSTERED, H200))
+        plan, alone = (forward_plans.forward_plan(problem, device, centred, 8) for device in (CLUSTERED, H200))
         if alone.schedule == "split" or plan.slices == 1:
             assert plan == alone or plan.slices == 8, "those that are too wide for one program"
             continue
@@ -180,18 +192,18 @@ def test_clusters_are_for_rows_that_can_be_laid_out_by_vectors_of_a_known_width(
         replace(alike, weight=torch.float32), replace(alike, y=torch.float32), replace(alike, quantized="tensor"),
         replace(alike, quantized="block", group=128), replace(alike, rows=65),
     )  # fmt: skip
-    assert planner.forward_plan(alike, CLUSTERED, False, 8).slices == 8
-    assert planner.forward_plan(alike, CLUSTERED, False, 4).slices == 1, "rows do not begin on 16 bytes"
-    assert all(planner.forward_plan(other, CLUSTERED, False, 8).slices == 1 for other in others)
+    assert forward_plans.forward_plan(alike, CLUSTERED, False, 8).slices == 8
+    assert forward_plans.forward_plan(alike, CLUSTERED, False, 4).slices == 1, "rows do not begin on 16 bytes"
+    assert all(forward_plans.forward_plan(other, CLUSTERED, False, 8).slices == 1 for other in others)
 
 
 @norms
 def test_small_tiles_of_short_rows_are_put_together_until_few_programs_are_left(centred):
-    t = planner.thresholds()
+    t = in_force.thresholds()
     for cols, rows in product(COLS, (64, 500, 849, 3000, 4095)):
         align = min(16, cols & -cols)
         one, plan, many = (
-            planner.forward_plan(problem_of(count, cols), H200, centred, align)
+            forward_plans.forward_plan(problem_of(count, cols), H200, centred, align)
             for count in (1, rows, t.block_row_min_rows)
         )
         if many.rows == 1 or align < 8:
@@ -263,7 +275,7 @@ def test_a_weight_for_each_head_is_not_split_in_the_backward():
 def test_backward_programs_are_whole_lanes():
     """A program adds up dW of one lane, so lanes must not share one."""
     for cols, lanes in product((64, 128, 1024, 4096), (1, 3, 40, 1000)):
-        plan = planner.backward_plan(problem_of(4096, cols, lanes=lanes, per_lane=True), H200, False, 1, True)
+        plan = backward_plans.backward_plan(problem_of(4096, cols, lanes=lanes, per_lane=True), H200, False, 1, True)
         assert plan.schedule == "tile" and plan.programs % lanes == 0 and plan.programs >= lanes
 
 
@@ -271,16 +283,16 @@ def test_backward_programs_are_whole_lanes():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_rows_in_turns_have_as_many_programs_for_each(centred, dtype):
     vector = 16 // dtype.itemsize
-    t = planner.thresholds()
+    t = in_force.thresholds()
     for cols, rows in product((65, 129, 1001, 2050, 4099, 8191, 16001, 40001), (1, 300, 4096, 100_000)):
         turns = vector // math.gcd(cols, vector)
         align = vector // turns
         problem = replace(problem_of(rows, cols, dtype), turns=turns)
-        plan = planner.backward_plan(problem, H200, centred, align, False)
+        plan = backward_plans.backward_plan(problem, H200, centred, align, False)
         narrow = align * dtype.itemsize <= 4
-        assert planner.takes_turns(problem, align) == (narrow and cols * dtype.itemsize >= t.turns_from_bytes)
+        assert takes_turns(problem, align) == (narrow and cols * dtype.itemsize >= t.turns_from_bytes)
         if plan.schedule != "turns":
-            assert not planner.takes_turns(problem, align) or cols * dtype.itemsize > 16000
+            assert not takes_turns(problem, align) or cols * dtype.itemsize > 16000
             continue
         assert plan.programs % turns == 0 and plan.programs <= max(turns, 132 * 16)
         assert plan.blocks * plan.block >= cols + vector - 1 > (plan.blocks - 1) * plan.block
@@ -289,32 +301,32 @@ def test_rows_in_turns_have_as_many_programs_for_each(centred, dtype):
         assert partials <= max(t.partials_bytes, 4 * cols * turns, rows * cols * dtype.itemsize // t.partials_of_x)
     for cols, from_rows in t.turns_few_rows:
         few, many = (
-            planner.backward_plan(replace(problem_of(rows, cols - 7), turns=8), H200, centred, 1, False)
+            backward_plans.backward_plan(replace(problem_of(rows, cols - 7), turns=8), H200, centred, 1, False)
             for rows in (from_rows - 1, from_rows)
         )
         assert few.rows == 1 < many.rows, cols
     one = replace(problem_of(4096, 4100), turns=2)
-    assert planner.backward_plan(one, H200, centred, 4, False).schedule == "tile", "in pieces of 8 bytes"
+    assert backward_plans.backward_plan(one, H200, centred, 4, False).schedule == "tile", "in pieces of 8 bytes"
 
 
 @norms
 def test_row_counts_that_were_prepared_for_have_all_kernels_of_rows_in_turns(centred):
     def kernels(cols, counts):
         problems = [replace(problem_of(rows, cols), turns=8) for rows in counts]
-        plans = [planner.backward_plan(problem, H200, centred, 1, True) for problem in problems]
+        plans = [backward_plans.backward_plan(problem, H200, centred, 1, True) for problem in problems]
         return {(p.schedule, p.rows, p.block, p.blocks, p.warps, p.stages, p.slices) for p in plans}
 
     for cols in (175, 369, 4099):
-        prepared = kernels(cols, planner.row_counts_apart())
+        prepared = kernels(cols, row_counts.row_counts_apart())
         assert kernels(cols, {*ROWS, 2, 600, 3000, 10_000, 20_000}) <= prepared, cols
 
 
 def test_few_rows_have_a_backward_of_one_launch():
-    t = planner.thresholds()
+    t = in_force.thresholds()
     widths, counts = (1, 2048, 4096, 8193, 16384, 16385, 32768, 32769), (t.few_wide_rows, 256, t.few_rows)
     row_counts = (1, *counts, *(rows + 1 for rows in counts))
     for cols, rows, lanes, twice, centred in product(widths, row_counts, (1, 2), (False, True), (False, True)):
-        plan = planner.backward_plan(problem_of(rows, cols, lanes=lanes), H200, centred, 1, twice)
+        plan = backward_plans.backward_plan(problem_of(rows, cols, lanes=lanes), H200, centred, 1, twice)
         most = {1: 256 if centred else t.few_odd_rows, 2048: 409, 4096: 512, 8193: 511}.get(cols, 256)
         if cols > 16384:
             most = t.few_wide_rows if cols <= 32768 else 0
@@ -340,54 +352,56 @@ def test_a_tuned_backward_serves_eager_and_compiled_calls_alike():
     """An op is handed what was normalized, and cannot tell x from a copy of it in the same dtype."""
     plain = problem_of(64, 2880)
     copied = replace(plain, sum=plain.x)
-    assert planner.signature("backward", plain, False, 16) == planner.signature("backward", copied, False, 16)
-    assert planner.signature("forward", plain, False, 16) != planner.signature("forward", copied, False, 16)
+    assert tuned.signature("backward", plain, False, 16) == tuned.signature("backward", copied, False, 16)
+    assert tuned.signature("forward", plain, False, 16) != tuned.signature("forward", copied, False, 16)
     summed = replace(copied, residual=plain.x)
-    assert planner.signature("backward", summed, False, 16) != planner.signature("backward", plain, False, 16)
+    assert tuned.signature("backward", summed, False, 16) != tuned.signature("backward", plain, False, 16)
 
 
 def test_thresholds_come_back_after_an_override():
-    before, number = planner.thresholds(), planner.generation()
-    with planner.override(block_row_min_rows=7) as changed:
-        assert planner.thresholds() is changed and changed.block_row_min_rows == 7
-        assert planner.generation() != number
-        with planner.override(block_row_min_rows=9):
-            assert planner.thresholds().block_row_min_rows == 9
-        assert planner.thresholds() is changed
-    assert planner.thresholds() is before and planner.generation() == number
-    with pytest.raises(KeyError), planner.override(block_row_min_rows=7):
+    before, number = in_force.thresholds(), in_force.generation()
+    with in_force.override(block_row_min_rows=7) as changed:
+        assert in_force.thresholds() is changed and changed.block_row_min_rows == 7
+        assert in_force.generation() != number
+        with in_force.override(block_row_min_rows=9):
+            assert in_force.thresholds().block_row_min_rows == 9
+        assert in_force.thresholds() is changed
+    assert in_force.thresholds() is before and in_force.generation() == number
+    with pytest.raises(KeyError), in_force.override(block_row_min_rows=7):
         raise KeyError
-    assert planner.thresholds() is before
+    assert in_force.thresholds() is before
 
 
 def test_no_two_overrides_share_a_generation():
     """Calls are kept under their generation: were one reused, a call would run with another's plan."""
     seen = set()
     for _ in range(3):
-        with planner.override(block_row_min_rows=64):
-            seen.add(planner.generation())
+        with in_force.override(block_row_min_rows=64):
+            seen.add(in_force.generation())
     assert len(seen) == 3
 
 
 def test_an_unknown_threshold_is_refused():
-    with pytest.raises(TypeError), planner.override(no_such_threshold=1):
+    with pytest.raises(TypeError), in_force.override(no_such_threshold=1):
         pass
 
 
 def test_a_plan_reads_as_a_sentence():
-    plan = planner.Plan("split", 1, 8192, 8, 264, stages=3, slices=32)
+    plan = plans.Plan("split", 1, 8192, 8, 264, stages=3, slices=32)
     assert str(plan) == "split: 1 x 8,192 tile, 8 warps, 264 programs, 32 programs a row, 3 stages"
-    row = planner.Plan("tile", 1, 1024, 4, 264, blocks=5, stages=3)
+    row = plans.Plan("tile", 1, 1024, 4, 264, blocks=5, stages=3)
     assert str(row) == "tile: 1 x 1,024 x 5 tile, 4 warps, 264 programs, 3 stages"
-    assert str(planner.Plan("tile", 32, 128, 4, 1000)) == "tile: 32 x 128 tile, 4 warps, 1,000 programs"
+    assert str(plans.Plan("tile", 32, 128, 4, 1000)) == "tile: 32 x 128 tile, 4 warps, 1,000 programs"
 
 
 @norms
 def test_many_rows_ask_for_weight_and_bias_first(centred):
     def first(rows, cols, align=8, **changes):
-        return planner.forward_plan(replace(problem_of(rows, cols), **changes), CLUSTERED, centred, align).affine_first
+        return forward_plans.forward_plan(
+            replace(problem_of(rows, cols), **changes), CLUSTERED, centred, align
+        ).affine_first
 
-    most = CLUSTERED.sms * planner.thresholds().affine_first_elements // 4096
+    most = CLUSTERED.sms * in_force.thresholds().affine_first_elements // 4096
     assert [first(rows, 4096) for rows in (1, most, most + 1, 4096, 1 << 20)] == [False, False, True, True, True]
     assert not first(1 << 20, 512), "rows that are short"
     assert first(1 << 20, 1024) == (not centred)
@@ -400,9 +414,9 @@ def test_many_rows_ask_for_weight_and_bias_first(centred):
 
 def test_wide_rows_of_rms_norm_wait_for_their_sums_in_shared_memory():
     def plan_of(problem, device=GLUON, align=16, centred=False):
-        return planner.backward_plan(problem, device, centred, align, True)
+        return backward_plans.backward_plan(problem, device, centred, align, True)
 
-    t = planner.thresholds()
+    t = in_force.thresholds()
     for cols, dtype, rows in product((8200, 8448, 65536, 100_000, 131_072, 262_144, 300_000), DTYPES, (600, 8192)):
         plan = plan_of(problem_of(rows, cols, dtype))
         assert (plan.schedule, plan.together, plan.rows) == ("ring", True, 1)
@@ -419,7 +433,7 @@ def test_wide_rows_of_rms_norm_wait_for_their_sums_in_shared_memory():
         replace(plain, cols=8192), replace(plain, residual=plain.x, sum=plain.x), replace(plain, weight=torch.float32),
         replace(plain, lanes=2), replace(plain, y=torch.float32),
     )  # fmt: skip
-    with planner.force("backward", planner.Choice("ring", t.rings[0])):  # as a table may have it of another problem
+    with in_force.force("backward", plans.Choice("ring", t.rings[0])):  # as a table may have it of another problem
         assert plan_of(plain).schedule == "ring"
         assert "ring" not in {plan_of(problem).schedule for problem in others[1:]}
         assert "ring" not in {plan_of(plain, align=4).schedule, plan_of(plain, centred=True).schedule}

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cases import BF16, F32, OPS, SCHEDULES, SHAPES, VARIANTS, Case, assert_planned, call, explained, inputs_of, planned
-from onepass.plan import interpreter, planner
+from onepass.plan import in_force, interpreter
 from oracle import assert_results
 
 #: Tiles of few short rows and of many differ in size alone, and so do rows of one block and of several.
@@ -55,7 +55,7 @@ def test_a_program_whose_peers_do_not_come_makes_their_sums(monkeypatch, op, res
             function[(programs,)](*arguments)
 
         monkeypatch.setattr(interpreter, "run_together", one_by_one)
-        with planner.override(patience=0):
+        with in_force.override(patience=0):
             alone = call(case, inputs)
     assert torch.equal(together[0], alone[0])
     assert residual is None or torch.equal(together[1], alone[1])

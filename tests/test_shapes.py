@@ -5,7 +5,7 @@ import torch
 
 import onepass
 from cases import BF16, F16, F32, OPS, Case, assert_planned, explained, inputs_of, planned
-from onepass.plan import planner
+from onepass.plan import in_force
 from oracle import assert_results
 
 ODD_COLS = (1, 3, 127, 129, 1000)
@@ -19,7 +19,7 @@ def test_any_number_of_columns(cols, op):
     plan = explained(case, inputs)
     assert (plan.forward.schedule, plan.backward.schedule) == ("tile", "few")
     assert_results(case, inputs)
-    with planner.override(few_rows=0):
+    with in_force.override(few_rows=0):
         assert explained(case, inputs).backward.schedule == "tile"
         assert_results(case, inputs)
 

@@ -15,11 +15,11 @@ import onepass
 from cases import BF16, F32, OPS, Case, explained, inputs_of, random
 from onepass import search as searching
 from onepass.checks import Options
-from onepass.plan import launch, planner, table
+from onepass.plan import backward_plans, forward_plans, in_force, launch, table, tuned, turns
 from onepass.plan.cache import cache_directory
 from onepass.plan.candidates import backward_candidates, forward_candidates
 from onepass.plan.device import INTERPRETER, Device
-from onepass.plan.planner import Choice
+from onepass.plan.plans import Choice
 from onepass.plan.table import Entry
 from onepass.plan.thresholds import Tile
 from onepass.spec import Problem
@@ -40,7 +40,7 @@ def cache(tmp_path, monkeypatch):
     table.forget()
     yield tmp_path / "cache"
     table.forget()
-    planner.renew()
+    in_force.renew()
 
 
 def test_an_entry_is_found_again_by_this_process_and_the_next(cache):
@@ -122,10 +122,10 @@ def test_a_tuned_choice_is_what_calls_take(op):
     before = explained(case, inputs)
     centred = op == "layer_norm"
     for direction in ("forward", "backward"):
-        signature = planner.signature(direction, before.problem, centred, 4)
+        signature = tuned.signature(direction, before.problem, centred, 4)
         table.keep(GPU, replace(ENTRY, signature=signature, schedule="split", tile=Tile(64, 1, 1, 2)))
-    planner.renew()
-    with planner.override(few_rows=0):
+    in_force.renew()
+    with in_force.override(few_rows=0):
         assert explained(case, inputs).forward == before.forward, "not under thresholds of a test's own"
     after = explained(case, inputs)
     assert (after.forward.schedule, after.forward.slices) == ("split", 2)
@@ -148,14 +148,14 @@ def test_every_candidate_is_a_plan_and_keeps_rows_apart_from_their_number(centre
         problem = Problem(4096, 1, cols, dtype, dtype, dtype)
         forward = forward_candidates(problem, device, centred, align)
         backward = backward_candidates(problem, device, centred, align)
-        assert forward[0] == planner.forward_choice(problem, centred, align)
-        assert backward[0] == planner.backward_choice(problem, device, centred, align)
+        assert forward[0] == forward_plans.forward_choice(problem, centred, align)
+        assert backward[0] == backward_plans.backward_choice(problem, device, centred, align)
         assert 2 <= len(forward) <= 100 and 2 <= len(backward) <= 300, cols
         vector = min(16 // dtype.itemsize, align)
         for choice in forward:
-            with planner.force("forward", choice):
+            with in_force.force("forward", choice):
                 plans = [
-                    planner.forward_plan(replace(problem, rows=rows), device, centred, align)
+                    forward_plans.forward_plan(replace(problem, rows=rows), device, centred, align)
                     for rows in (1, 7, 4095, 4096, 10**6)
                 ]
             alone = [of_one_program(plan) for plan in plans]
@@ -163,11 +163,11 @@ def test_every_candidate_is_a_plan_and_keeps_rows_apart_from_their_number(centre
             assert len(kept) == 1 and plans[-1].schedule == schedules[choice.schedule], (cols, choice, kept)
         turned = replace(problem, turns=16 // dtype.itemsize // vector)
         in_turns = backward_candidates(turned, device, centred, align)
-        odd = planner.takes_turns(turned, align) and cols <= 8192
+        odd = turns.takes_turns(turned, align) and cols <= 8192
         assert any(choice.schedule == "turns" for choice in in_turns) == odd, cols
         for planned, choice in [*product((problem,), backward), *product((turned,), in_turns)]:
-            with planner.force("backward", choice):
-                plan = planner.backward_plan(planned, device, centred, align, True)
+            with in_force.force("backward", choice):
+                plan = backward_plans.backward_plan(planned, device, centred, align, True)
             assert plan.schedule == choice.schedule, (cols, choice)
 
 
@@ -177,7 +177,7 @@ def timed_by(monkeypatch, time_of):
 
     def microseconds(run, flush, count):
         run()
-        [choice] = planner._forced.choices.values()
+        [choice] = in_force._forced.choices.values()
         tried.append(choice)
         return time_of(choice)
 
@@ -197,14 +197,14 @@ def test_a_search_keeps_what_is_fastest(op, direction, monkeypatch):
     choices = [every[0], *every[1 :: len(every) // 4]]  # the planner's own, and some: the interpreter is slow
     monkeypatch.setattr(searching, candidates.__name__, lambda *problem: choices)
     tried = timed_by(monkeypatch, lambda choice: 5.0 if choice == choices[-1] else 10.0)
-    before = planner.generation()
+    before = in_force.generation()
     tensors = (inputs.x, inputs.weight, inputs.bias, inputs.residual)
     seen = []
     [found] = searching.search(options, *tensors, (direction,), lambda *step: seen.append(step))
     assert Choice(found.schedule, found.tile) == choices[-1] and set(tried) == set(choices)
     assert (found.us, found.model_us, found.rows) == (5.0, 10.0, 3)
     assert seen == [(direction, number, len(choices)) for number in range(len(choices))]
-    assert planner.generation() != before
+    assert in_force.generation() != before
     assert_results(case, inputs)
     tried.clear()
     assert searching.search(options, *tensors, (direction,)) == [] and not tried, "it is known"
@@ -215,14 +215,14 @@ def test_what_a_search_tries_is_its_threads_own():
     """Else a call of another thread would run by the candidate, or, while kernels are only noted, not at all."""
     x, weight = random(3, 64), random(64)
     problem = onepass.explain(x, weight).problem
-    before = planner.generation(), planner.forward_plan(problem, INTERPRETER, False, 16)
+    before = in_force.generation(), forward_plans.forward_plan(problem, INTERPRETER, False, 16)
 
     def elsewhere():
         y = onepass.rms_norm(x, weight)
-        return planner.generation(), planner.forward_plan(problem, INTERPRETER, False, 16), y
+        return in_force.generation(), forward_plans.forward_plan(problem, INTERPRETER, False, 16), y
 
-    with planner.force("forward", Choice("stream", Tile(64, 1, 1, block=16))), launch.gather() as noted:
-        assert planner.forward_plan(problem, INTERPRETER, False, 16).schedule == "stream"
+    with in_force.force("forward", Choice("stream", Tile(64, 1, 1, block=16))), launch.gather() as noted:
+        assert forward_plans.forward_plan(problem, INTERPRETER, False, 16).schedule == "stream"
         with ThreadPoolExecutor(1) as pool:
             generation, plan, y = pool.submit(elsewhere).result()
         assert not noted
@@ -232,14 +232,14 @@ def test_what_a_search_tries_is_its_threads_own():
 
 def test_a_search_stays_with_the_planners_choice_unless_it_pays(monkeypatch):
     x, weight = random(3, 64), random(64)
-    model = planner.forward_choice(Problem(3, 1, 64, F32, F32, F32), False, 16)
+    model = forward_plans.forward_choice(Problem(3, 1, 64, F32, F32, F32), False, 16)
     timed_by(monkeypatch, lambda choice: 10.0 if choice == model else 9.95)
     [found] = searching.search(Options(False, 1e-6), x, weight, None, None, ("forward",))
     assert Choice(found.schedule, found.tile) == model and found.us == found.model_us
 
 
 def test_candidates_that_cannot_run_are_passed_over(monkeypatch):
-    model = planner.forward_choice(Problem(3, 1, 64, F32, F32, F32), False, 16)
+    model = forward_plans.forward_choice(Problem(3, 1, 64, F32, F32, F32), False, 16)
 
     def time_of(choice):
         if choice != model and choice.tile.warps != 1:

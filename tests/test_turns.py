@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cases import BF16, F16, F32, OPS, Case, explained, inputs_of
-from onepass.plan import planner
+from onepass.plan import in_force
 from onepass.plan.thresholds import Tile
 from oracle import assert_results, computed
 
@@ -16,7 +16,7 @@ TILES = {"blocks": Tile(400, 1, 1, 2, block=8), "rows": Tile(400, 4, 1, 1, 2, bl
 
 def in_turns(tile="blocks"):
     tiles = (replace(TILES[tile], block=TILES[tile].block or 64),)
-    return planner.override(few_rows=0, turns_from_bytes=0, turns_tiles=tiles, centred_turns_tiles=tiles)
+    return in_force.override(few_rows=0, turns_from_bytes=0, turns_tiles=tiles, centred_turns_tiles=tiles)
 
 
 def plan_of(case, inputs):

@@ -18,11 +18,11 @@ from onepass.kernels.stream import stream_backward, stream_backward_affine
 from onepass.kernels.tile import tile_backward
 from onepass.kernels.turns import turns_backward
 from onepass.pages import filled
-from onepass.plan import column_sums, planner
+from onepass.plan import backward_plans, column_sums, plans, row_counts
 from onepass.plan.device import device_of
 from onepass.plan.launch import Launch
 from onepass.plan.layout import Layout, layout_of
-from onepass.plan.planner import Plan, power_of_two
+from onepass.plan.plans import Plan, power_of_two
 from onepass.spec import Norm, Problem
 
 #: Whether gradients of x, weight, bias and residual are asked for, in that order; and what each gets.
@@ -163,7 +163,7 @@ class Backward:
         if not (aligned and in_turns):
             problem = replace(problem, turns=1)
         both = self.needs.dx and (self.needs.dweight or self.needs.dbias)
-        return planner.backward_plan(
+        return backward_plans.backward_plan(
             problem, device_of(self.place.device), self.norm.centred, self.align(aligned), both and not self.inplace
         )
 
@@ -221,7 +221,7 @@ class Backward:
         """Launches, each with the tensors it takes (None: all); what partials and a mailbox are made from, if any."""
         align = self.align(aligned)
         # Another row count may get other kernels. They are compiled now, so that no later call waits for them.
-        twins = [self.steps(self.plan(aligned, rows, in_turns), align)[0] for rows in planner.row_counts_apart()]
+        twins = [self.steps(self.plan(aligned, rows, in_turns), align)[0] for rows in row_counts.row_counts_apart()]
         steps, partial_rows, words = self.steps(self.plan(aligned, None, in_turns), align)
         make_kernels([step for each in (*twins, steps) for step in each], self.place.device)
         absent = {"dweights", "dbiases"} if partial_rows == 0 else set()
@@ -264,7 +264,7 @@ class Backward:
             constants = kept | {
                 "ROWS": columns.rows, "COLS": columns.block, "BLOCK": plan.block, "BLOCKS": plan.blocks,
                 "EVEN": plan.is_even(problem.cols), "SLICES": plan.slices, "UNIT": plan.unit,
-                "PACKED": planner.is_packed(plan, align, backward=True),
+                "PACKED": plans.is_packed(plan, align, backward=True),
             }  # fmt: skip
             beside = -(-columns.programs // plan.slices) * plan.slices  # whole clusters of them
             add(few_backward, names, scalars, constants, replace(plan, programs=plan.programs + beside))
@@ -275,7 +275,7 @@ class Backward:
             )  # fmt: skip
             constants = kept | {
                 "ROWS": plan.rows, "BLOCK": plan.block, "BLOCKS": plan.blocks, "EVEN": problem.cols % plan.block == 0,
-                "PACKED": planner.is_packed(plan, align, backward=True), "STAGES": plan.stages,
+                "PACKED": plans.is_packed(plan, align, backward=True), "STAGES": plan.stages,
             }  # fmt: skip
             add(tile_backward, every, scalars, constants, plan)
         elif plan.schedule == "turns":
@@ -286,7 +286,7 @@ class Backward:
             constants = {key: kept[key] for key in kept if key != "LANED"} | {
                 "TURNS": turns, "ROWS": plan.rows, "BLOCK": plan.block, "BLOCKS": plan.blocks,
                 "WHOLE": problem.cols // plan.block - 1, "ALIGN": vector,
-                "PACKED": planner.is_packed(plan, vector, backward=True), "STAGES": plan.stages,
+                "PACKED": plans.is_packed(plan, vector, backward=True), "STAGES": plan.stages,
             }  # fmt: skip
             names = [name for name in every if name != "dresidual"]
             add(turns_backward, names, scalars, constants, plan)

@@ -15,7 +15,7 @@ from onepass.forward import Forward
 from onepass.fp8 import Fp8, Quantized
 from onepass.fp8.forward import QuantizedForward, transpose_step
 from onepass.handover import Place
-from onepass.plan import planner
+from onepass.plan import in_force
 from onepass.search import may_search, search
 from onepass.spec import Norm, Problem
 
@@ -32,7 +32,7 @@ def call_of(
     try:
         # Spelled out, because every call pays for it.
         key = (
-            options, planner.generation(), x.shape, x.stride(), x.dtype, x.device,
+            options, in_force.generation(), x.shape, x.stride(), x.dtype, x.device,
             None if weight is None else (weight.shape, weight.stride(), weight.dtype, weight.device),
             None if bias is None else (bias.shape, bias.stride(), bias.dtype, bias.device),
             None if residual is None else (residual.shape, residual.stride(), residual.dtype, residual.device),
@@ -45,7 +45,7 @@ def call_of(
         norm, problem = checked(options, x, weight, bias, residual)
         if may_search(options, x):
             search(options, x, weight, bias, residual)
-            key = (options, planner.generation(), *key[2:])  # what was found is in force from here on
+            key = (options, in_force.generation(), *key[2:])  # what was found is in force from here on
         if len(_calls) >= MAX_CALLS:
             _calls.clear()
         call = _calls[key] = Forward(norm, problem, x, residual, options.inplace_backward)
@@ -54,7 +54,7 @@ def call_of(
 
 def quantize_alone(x: Tensor, fp8: Fp8) -> Quantized:
     """Quantization without a norm."""
-    key = (fp8.key, planner.generation(), x.shape, x.stride(), x.dtype, x.device)
+    key = (fp8.key, in_force.generation(), x.shape, x.stride(), x.dtype, x.device)
     call = _quantized_calls.get(key)
     if call is None:
         if len(_quantized_calls) >= MAX_CALLS:

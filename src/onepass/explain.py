@@ -13,7 +13,7 @@ from onepass.route import REFERENCE, route_of
 from onepass.spec import Norm, Problem
 
 if TYPE_CHECKING:
-    from onepass.plan.planner import Plan
+    from onepass.plan.plans import Plan
 
 #: The operations, and the eps each one has by default.
 EPS = {"rms_norm": 1e-6, "layer_norm": 1e-5}

@@ -18,11 +18,11 @@ from onepass.kernels.split import split_forward
 from onepass.kernels.stream import stream_forward
 from onepass.kernels.tile import tile_forward
 from onepass.pages import filled
-from onepass.plan import planner
+from onepass.plan import forward_plans, in_force, plans, row_counts
 from onepass.plan.device import device_of
 from onepass.plan.launch import Launch
 from onepass.plan.layout import Layout, layout_of
-from onepass.plan.planner import Plan, power_of_two
+from onepass.plan.plans import Plan, power_of_two
 from onepass.spec import Norm, Problem
 
 #: What the kernel of a forward is handed, in this order; what follows rstd is for an FP8 output.
@@ -82,7 +82,9 @@ class Forward:
         return self._align if aligned else 1
 
     def plan(self, aligned: bool = True) -> Plan:
-        return planner.forward_plan(self.problem, device_of(self.place.device), self.norm.centred, self.align(aligned))
+        return forward_plans.forward_plan(
+            self.problem, device_of(self.place.device), self.norm.centred, self.align(aligned)
+        )
 
     def __call__(
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None, stats: bool
@@ -116,8 +118,8 @@ class Forward:
     def _prepare(self, aligned: bool, stats: bool) -> tuple[Launch, Tensor | None]:
         plan, align, device = self.plan(aligned), self.align(aligned), self.place.device
         # Another row count may get another plan. Its kernel is compiled now, so that no later call waits for it.
-        problems = [replace(self.problem, rows=rows) for rows in planner.row_counts_apart()]
-        twins = [planner.forward_plan(each, device_of(device), self.norm.centred, align) for each in problems]
+        problems = [replace(self.problem, rows=rows) for rows in row_counts.row_counts_apart()]
+        twins = [forward_plans.forward_plan(each, device_of(device), self.norm.centred, align) for each in problems]
         steps = [self.step(each, align, stats) for each in (*twins, plan)]
         make_kernels(steps, device)
         words = self.problem.rows * self.problem.lanes * plan.slices
@@ -133,7 +135,7 @@ class Forward:
         cols = problem.cols // align
         sizes: tuple[int, ...] = (scale_row, affine_lane, scale_group, problem.rows, problem.lanes, cols)
         if plan.schedule == "split":
-            sharing = (plan.slices, planner.thresholds().patience)
+            sharing = (plan.slices, in_force.thresholds().patience)
             sizes = (scale_row, affine_lane, scale_group, problem.lanes, cols, *sharing)
         elif plan.schedule == "stream":
             sizes = (scale_row, affine_lane, scale_group, problem.lanes, cols)
@@ -162,16 +164,16 @@ class Forward:
         elif plan.schedule == "tile":
             function = tile_forward
             constants |= {"IDENTITY": norm.identity}
-            constants |= {"ROWS": plan.rows, "PACKED": planner.is_packed(plan, align, backward=False)}
+            constants |= {"ROWS": plan.rows, "PACKED": plans.is_packed(plan, align, backward=False)}
             constants |= {"BLOCKS": plan.blocks, "AS_WALKED": plan.as_walked, "SLICES": plan.slices}
             constants |= {"EVEN": plan.is_even(problem.cols), "UNIT": plan.unit, "AHEAD": plan.ahead}
-            constants |= {"AFFINE_FIRST": plan.affine_first}
+            constants |= {"AFFINE_FIRST": plan.affine_first, "AT_ONCE": plan.at_once}
         elif plan.schedule == "split":
             function = split_forward
             dtypes, names = (*dtypes, word_dtype(norm)), (*names, "mailbox")
             constants |= {"PEERS": max(32 * plan.warps, power_of_two(plan.slices)), "BLOCKS": plan.blocks}
             constants |= {"EVEN": problem.cols % (plan.block * plan.blocks) == 0, "AFFINE_FIRST": plan.affine_first}
-            constants |= {"PACKED": planner.is_packed(plan, align, backward=False)}
+            constants |= {"PACKED": plans.is_packed(plan, align, backward=False)}
             constants |= {"EARLY": plan.blocks if plan.ahead is None else plan.ahead}
         scalars = self._scalars(plan, align, quantizing)
         return Step(function, names, dtypes, constants | quantizing.constants, scalars, plan)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from onepass.plan.launch import Bind, gather, kernel
 from onepass.plan.layout import Layout, aligned_bytes
-from onepass.plan.planner import Plan
+from onepass.plan.plans import Plan
 from onepass.plan.workers import compile_at_once
 from onepass.spec import Norm, Problem
 

@@ -22,7 +22,7 @@ from onepass.forward import Forward
 from onepass.fp8 import Fp8, Quantized
 from onepass.fp8.forward import Scales
 from onepass.fp8.spec import OPTIONS
-from onepass.plan import planner
+from onepass.plan import in_force
 from onepass.route import INTERPRETED
 from onepass.spec import CASTS, Norm, Problem
 
@@ -230,7 +230,7 @@ def _backward_call(
     problem = Problem(
         1, 1, h.shape[-1], x_dtype, dy.dtype, weight_dtype, bias_dtype, residual_dtype, total, per_head
     )  # fmt: skip
-    key = (norm, problem, planner.generation(), h.shape, h.device)
+    key = (norm, problem, in_force.generation(), h.shape, h.device)
     backwards = _backwards.get(key)
     if backwards is None:
         if len(_backwards) >= MAX_CALLS:

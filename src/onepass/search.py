@@ -20,10 +20,10 @@ from onepass.backward import Backward, Needs
 from onepass.checks import Options, checked
 from onepass.forward import Forward
 from onepass.handover import contiguous_strides
-from onepass.plan import launch, planner, table, workers
+from onepass.plan import in_force, launch, table, tuned, workers
 from onepass.plan.candidates import backward_candidates, forward_candidates
 from onepass.plan.device import device_of
-from onepass.plan.planner import Choice
+from onepass.plan.plans import Choice
 from onepass.plan.table import Entry
 from onepass.spec import Norm, Problem
 
@@ -62,7 +62,7 @@ def search(
     for direction in directions:
         runs = _forwards if direction == "forward" else _backwards
         planned, align, begin = runs(norm, problem, x, weight, bias, residual)
-        signature = planner.signature(direction, planned, norm.centred, align)
+        signature = tuned.signature(direction, planned, norm.centred, align)
         if table.find(device.name, signature) is not None and not again:
             continue
         candidates = forward_candidates if direction == "forward" else backward_candidates
@@ -79,7 +79,7 @@ def search(
         table.keep(device.name, entry)
         found.append(entry)
     if found:
-        planner.renew()
+        in_force.renew()
     return found
 
 
@@ -136,7 +136,7 @@ def _race(
     """Microseconds of each choice that can run; the first one is the model's, and always can."""
     with launch.gather() as kernels:
         for choice in choices:
-            with planner.force(direction, choice):
+            with in_force.force(direction, choice):
                 prepare()()
     if device.type == "cuda":
         workers.compile_all(kernels, torch.cuda.get_device_capability(device))
@@ -144,7 +144,7 @@ def _race(
     times: dict[Choice, float] = {}
     for number, choice in enumerate(choices):
         progress(direction, number, len(choices))
-        with planner.force(direction, choice):
+        with in_force.force(direction, choice):
             try:
                 run = prepare()
                 run()
@@ -154,7 +154,7 @@ def _race(
                     raise
     finalists = sorted(times, key=lambda choice: times[choice])[:FINALISTS]
     for choice in dict.fromkeys([choices[0], *finalists]):
-        with planner.force(direction, choice):
+        with in_force.force(direction, choice):
             run = prepare()
             times[choice] = _microseconds(run, flush, FINAL_CALLS)
     # What did not come into the final cannot win it.

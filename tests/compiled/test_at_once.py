@@ -24,7 +24,7 @@ from onepass.handover import Step, make_kernels
 from onepass.kernels.reduce import sum_partials
 from onepass.plan import launch
 from onepass.plan.device import Device
-from onepass.plan.planner import Plan
+from onepass.plan.plans import Plan
 
 BF16, F32 = torch.bfloat16, torch.float32
 CUDA = torch.device("cuda", 0)

@@ -17,9 +17,9 @@ from torch import Tensor
 import onepass
 from gpu.exact import random_rows, random_weight
 from onepass.explain import Explanation
-from onepass.plan import planner
+from onepass.plan import in_force
 from onepass.plan.device import device_of
-from onepass.plan.planner import Plan
+from onepass.plan.plans import Plan
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 GLUON = device_of(torch.device("cuda", 0)).gluon
@@ -151,7 +151,7 @@ def backward_schedule(case: Case) -> str:
     """The forward's, but where rows are few, those that programs share if a cluster can take them, and odd rows."""
     cols, size = case.shape[-1], case.dtype.itemsize
     rows, width = math.prod(case.shape[:-1]), cols * size
-    t = planner.thresholds()
+    t = in_force.thresholds()
     most = t.few_rows if cols >= rows * t.few_columns_a_row else min(t.few_rows, t.few_rows_of_any_width)
     if (cols & -cols) * size == 2 and case.op == "rms_norm" and rows * cols <= t.few_odd_elements:
         most = max(most, t.few_odd_rows)
@@ -166,7 +166,7 @@ def backward_schedule(case: Case) -> str:
 
 def streaming() -> Any:
     """Thresholds under which every row is too wide for a tile, and for as many programs as can cooperate."""
-    now = planner.thresholds()
+    now = in_force.thresholds()
     changes: dict[str, Any] = {"few_rows": 0, "held_per_sm": 0, "ring_from": 1 << 30}
     for name in (entry.name for entry in fields(now)):
         value = getattr(now, name)
@@ -174,7 +174,7 @@ def streaming() -> Any:
             changes[name] = (replace(value[0], cols=1),)
         elif name.endswith(("_tile", "_cluster")) or ("_slice" in name and name != "many_slices"):
             changes[name] = replace(value, cols=1, programs_per_sm=0)
-    return planner.override(**changes)
+    return in_force.override(**changes)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import torch
 
 import onepass
 from gpu.cases import streaming
-from onepass.plan import planner
+from onepass.plan import in_force
 
 #: name, schedules of forward and backward, shape
 PROBLEMS: list[tuple[str, str, str, tuple[int, ...]]] = [
@@ -61,9 +61,9 @@ def main() -> None:
     for kind, shape in FP8_PROBLEMS:
         quantize(kind, shape)
     ring()
-    with planner.override(patience=0):
+    with in_force.override(patience=0):
         step("split, without waiting", ("split", "split"), (37, 70008), "layer_norm")
-    with planner.override(staged_from=0):
+    with in_force.override(staged_from=0):
         quantize("block", (384, 7168))
     print("all schedules ran")
 

@@ -15,7 +15,7 @@ from gpu.exact import (
     random_weight,
     term_size,
 )
-from onepass.plan.planner import power_of_two
+from onepass.plan.plans import power_of_two
 from onepass.reference import normalize
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32

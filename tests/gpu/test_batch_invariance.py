@@ -17,7 +17,7 @@ from gpu.cases import (
     tensors_of,
 )
 from gpu.exact import assert_same_bits, random_rows, random_weight, same_bits
-from onepass.plan import planner
+from onepass.plan import in_force
 
 BF16, FP32 = torch.bfloat16, torch.float32
 
@@ -90,7 +90,7 @@ def test_sums_that_a_program_makes_for_its_peers_have_their_bits(op: str, residu
         return got if isinstance(got, tuple) else (got,)
 
     expected = results()
-    with planner.override(patience=0):
+    with in_force.override(patience=0):
         for got, right in zip(results(), expected, strict=True):
             assert_same_bits(got, right)
 

@@ -14,7 +14,7 @@ from gpu.fp8_kinds import (
 )
 from onepass import Fp8
 from onepass.fp8 import definition
-from onepass.plan import planner
+from onepass.plan import in_force
 from onepass.plan.device import device_of
 
 
@@ -44,9 +44,9 @@ ARITHMETIC = {"multiplier": False, "inverse": True, "scale": False, "reciprocal"
 def staged(x: torch.Tensor, weight: torch.Tensor | None, fp8: Fp8, **options) -> onepass.Quantized:
     """From shared memory, as many rows would be; and by the other kernel, with the same bits."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        with planner.override(staged_from=0):
+        with in_force.override(staged_from=0):
             q = onepass.rms_norm(x, weight, quantize=fp8, **options)
-        with planner.override(staged_from=1 << 30):
+        with in_force.override(staged_from=1 << 30):
             other = onepass.rms_norm(x, weight, quantize=fp8, **options)
         torch.cuda.synchronize()
     names = [event.key for event in profile.key_averages()]

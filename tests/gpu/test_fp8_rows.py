@@ -7,7 +7,7 @@ import pytest
 import onepass
 from gpu.exact import assert_same_bits, random_rows, random_weight, ulps
 from gpu.fp8_kinds import BF16, KINDS, asked, assert_quantized_as_defined
-from onepass.plan import planner
+from onepass.plan import forward_plans
 from onepass.plan.device import device_of
 
 #: Rows and columns, and the schedule that these take where programs may share a row.
@@ -22,7 +22,7 @@ AS_PLAIN = ((300, 192), (129, 1001))
 def test_rows_have_the_bits_of_the_definition(kind: str, shape: tuple[int, int]) -> None:
     x, weight = random_rows(*shape, dtype=BF16), random_weight(shape[1], dtype=BF16)
     problem = replace(onepass.explain(x, weight).problem, quantized="static")
-    plan = planner.forward_plan(problem, device_of(x.device), False, min(16, shape[1] & -shape[1]))
+    plan = forward_plans.forward_plan(problem, device_of(x.device), False, min(16, shape[1] & -shape[1]))
     assert plan.schedule == (SHAPES | WIDE)[shape], str(plan)
     assert plan.affine_first == (shape in ((700, 4096), *WIDE))
     # Of the former 517 ask for the weight after the row.

@@ -8,7 +8,7 @@ import torch
 import onepass
 from gpu.cases import CLUSTERS, PLAIN, differentiated, ours, tensors_of
 from gpu.exact import DEVICE, assert_same_bits
-from onepass.plan import launch, planner
+from onepass.plan import in_force, launch
 from onepass.plan.launcher import launcher
 
 
@@ -33,7 +33,7 @@ def test_a_kernel_from_disk_is_the_one_that_was_compiled(tmp_path: Path, monkeyp
     results = []
     for _ in range(2):  # as two processes would
         monkeypatch.setattr(launch, "_compiled", {})
-        with planner.override():  # thresholds of its own, though the same ones: no call is ready yet
+        with in_force.override():  # thresholds of its own, though the same ones: no call is ready yet
             results.append(differentiated(ours(PLAIN["few rows"]), tensors))
     kernels = len(list((tmp_path / "kernels").iterdir()))
     assert len(compiled) == kernels > 1

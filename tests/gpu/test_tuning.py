@@ -11,10 +11,10 @@ import onepass
 from gpu.cases import PLAIN, RESIDUAL, Case, differentiated, ours, tensors_of, with_rows
 from gpu.exact import assert_same_bits
 from onepass import search
-from onepass.plan import planner, table
+from onepass.plan import in_force, table
 from onepass.plan.candidates import backward_candidates, forward_candidates
 from onepass.plan.device import device_of
-from onepass.plan.planner import Choice
+from onepass.plan.plans import Choice
 
 CASES = [PLAIN["block rows"], RESIDUAL["one row"], with_rows(PLAIN["split"], 37)]
 
@@ -30,7 +30,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     table.forget()
     yield tmp_path
     table.forget()
-    planner.renew()
+    in_force.renew()
 
 
 def candidates_of(case: Case, direction: str) -> list[Choice]:
@@ -44,11 +44,11 @@ def candidates_of(case: Case, direction: str) -> list[Choice]:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_candidate_computes_the_same(case: Case, direction: str) -> None:
     tensors = tensors_of(case)
-    with planner.override(few_rows=0):
+    with in_force.override(few_rows=0):
         expected = differentiated(ours(case), tensors)
     ran = 0
     for choice in candidates_of(case, direction):
-        with planner.force(direction, choice):
+        with in_force.force(direction, choice):
             try:
                 got = differentiated(ours(case), tensors)
             except RuntimeError:  # more than the GPU has: a search passes over it

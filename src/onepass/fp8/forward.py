@@ -17,11 +17,11 @@ from onepass.fp8.spec import Fp8
 from onepass.handover import Step, contiguous_strides, make_kernels, switches, word_dtype
 from onepass.kernels.columnwise import columnwise_forward, transpose_bytes
 from onepass.pages import filled
-from onepass.plan import both_ways, planner
+from onepass.plan import both_ways, forward_plans, in_force, row_counts
 from onepass.plan.device import device_of
 from onepass.plan.launch import Launch
 from onepass.plan.layout import layout_of
-from onepass.plan.planner import Plan
+from onepass.plan.plans import Plan
 from onepass.spec import Norm, Problem
 
 #: Divisions by an amax of no less than this need no care for what is subnormal; as kernels/quantize.py has it.
@@ -33,6 +33,9 @@ TILE = 128
 LONG_BY = 16
 #: What the number of rows may be a multiple of, for kernels that know it.
 ROWS_BY = (1, LONG_BY, TILE)
+
+#: Switches of the kernel for rows that the one for both ways does not have.
+ROWS_ALONE = ("SLICES", "UNIT", "AHEAD", "AT_ONCE")
 
 #: Whose amax a scale is, as the kernels call it; the tensor's takes two launches.
 KINDS = {"static": "given", "delayed": "given", "token": "row", "block": "group", "mx": "group"}
@@ -170,11 +173,11 @@ class QuantizedForward(Forward):
             rowwise = [(KINDS[self.fp8.scaling], True)]
         launches = []
         for kind, keeps in rowwise:
-            counts = (*planner.row_counts_apart(), self.problem.rows)
+            counts = (*row_counts.row_counts_apart(), self.problem.rows)
             scaling = "amax" if kind == "amax" else self.fp8.scaling  # nothing but it is found
             problems = [replace(self.problem, rows=rows, quantized=scaling) for rows in counts]
             device = device_of(self.place.device)
-            plans = [planner.forward_plan(problem, device, self.norm.centred, align) for problem in problems]
+            plans = [forward_plans.forward_plan(problem, device, self.norm.centred, align) for problem in problems]
             launches.append([self.step(plan, align, stats, self._quantizing(kind), keeps) for plan in plans])
         if both:
             kind = "tensor" if tensor else KINDS[self.fp8.scaling]
@@ -198,7 +201,7 @@ class QuantizedForward(Forward):
         rowwise = self.step(by_rows, align, stats, self._quantizing(kind), keeps=kind != "tensor")
         rows = problem.rows * problem.lanes
         as_rows = fp8.columnwise_order == "rows"
-        held = {name: value for name, value in rowwise.constants.items() if name not in ("SLICES", "UNIT", "AHEAD")}
+        held = {name: value for name, value in rowwise.constants.items() if name not in ROWS_ALONE}
         constants = {"ROWS": 1, "PACKED": False, "AS_WALKED": False, "AFFINE_FIRST": False} | held | {
             "HELD": by_rows.schedule == "tile", "COLS": tile.cols, "TILES": plan.slices,
             "RAGGED": problem.cols % tile.cols != 0,
@@ -270,7 +273,7 @@ def rows_by(rows: int) -> int:
 
 def transpose_step(rows: int, cols: int) -> Step:
     """Bytes alone. Memory of which nothing is known but its address."""
-    tile = planner.thresholds().transpose_tile
+    tile = in_force.thresholds().transpose_tile
     plan = Plan("columnwise", TILE, tile.cols, tile.warps, -(-rows // TILE) * -(-cols // tile.cols))
     align = cols & -cols if cols % 16 else 16
     by = rows_by(rows)

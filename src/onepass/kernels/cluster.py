@@ -49,8 +49,14 @@ def columns_of(own, BLOCK: tl.constexpr, UNIT: tl.constexpr, SLICES: tl.constexp
 def sum_of_slices(value, SLICES: tl.constexpr, FIRST: tl.constexpr):
     """`value`, a block of one element, added up over the programs that share the row; FIRST: that they exchange."""
     if SLICES > 1:
-        value = _exchanged(tl.sum(value), SUM, FIRST)
+        value = sum_of_cluster(tl.sum(value), FIRST)
     return value
+
+
+@triton.jit
+def sum_of_cluster(number, FIRST: tl.constexpr):
+    """A number of each program, added up."""
+    return _exchanged(number, SUM, FIRST)
 
 
 @triton.jit

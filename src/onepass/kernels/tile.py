@@ -11,7 +11,7 @@ registers until the end.
 import triton
 import triton.language as tl
 
-from onepass.kernels.cluster import arrive, columns_of, maximum_of_slices, sum_of_slices
+from onepass.kernels.cluster import arrive, columns_of, maximum_of_slices, sum_of_cluster, sum_of_slices
 from onepass.kernels.parts import (
     KEPT,
     PASSING,
@@ -72,20 +72,59 @@ def pivoted_moments(
 
 
 @triton.jit
+def moments_at_once(
+    held, o_block, end, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, RAGGED: tl.constexpr, PACKED: tl.constexpr,
+    SLICES: tl.constexpr, EACH: tl.constexpr,
+):  # fmt: skip
+    """The same in one walk over the row, while it comes, and with few registers.
+
+    EACH columns side by side, which a thread has, and those at their place in other blocks take deviations from one
+    pivot: the mean of the first ones. If that is off by d then these EACH values add EACH · d² to the sum at the least,
+    which loses to rounding what n · d² would, for all n values of the pivot: little more than it would with the mean.
+    """
+    VECTORS: tl.constexpr = BLOCK // EACH
+    pivots = tl.sum(wide(tl.reshape(held[0], (VECTORS, EACH)), PACKED), axis=1) * (1.0 / EACH)
+    sums = tl.zeros((VECTORS,), tl.float32)
+    squares = tl.zeros((VECTORS, EACH // 2), tl.float32)
+    met = tl.zeros((VECTORS,), tl.float32) + BLOCKS * EACH
+    for i in tl.static_range(BLOCKS):
+        deviation = wide(tl.reshape(held[i], (VECTORS, EACH)), PACKED) - pivots[:, None]
+        if i == RAGGED:
+            m = tl.reshape(i * (BLOCK * SLICES) + o_block < end, (VECTORS, EACH))
+            deviation = tl.where(m, deviation, 0.0)
+            met += tl.sum(m.to(tl.float32), axis=1) - EACH
+        sums += tl.sum(deviation, axis=1)
+        first, second = tl.split(tl.reshape(deviation, (VECTORS, EACH // 2, 2)))
+        squares = tl.fma(second, second, tl.fma(first, first, squares))
+    # Numbers, not blocks, whose layout all that follows would have to take.
+    total = tl.sum(tl.fma(met, pivots, sums), axis=0)
+    if SLICES > 1:
+        total = sum_of_cluster(total, True)
+    mean = tl.div_rn(total, end.to(tl.float32))
+    shift = sums / met
+    distance = pivots + shift - mean
+    square = tl.sum(tl.sum(squares, axis=1) + tl.fma(met * distance, distance, -(sums * shift)), axis=0)
+    if SLICES > 1:
+        square = sum_of_cluster(square, False)
+    return mean, tl.maximum(square, 0.0, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def tile_rows(
     index, p_x, p_residual, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd, p_q, p_scale, p_given, p_amax, x_row,
     x_lane, residual_row, residual_lane, y_row, y_lane, stat_row, stat_lane, scale_row, affine_lane, scale_group,
     rows, lanes, cols, eps, offset, floor, upper, largest, inverse,
     CENTRED: tl.constexpr, SHIFTED: tl.constexpr, LANED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr,
     IDENTITY: tl.constexpr, ROUND_SUM: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
-    EVEN: tl.constexpr, ALIGN: tl.constexpr, PACKED: tl.constexpr, AS_WALKED: tl.constexpr, AHEAD: tl.constexpr,
-    AFFINE_FIRST: tl.constexpr, SLICES: tl.constexpr, UNIT: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr,
-    ROUND: tl.constexpr, BOUNDED: tl.constexpr, FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr,
+    EVEN: tl.constexpr, ALIGN: tl.constexpr, PACKED: tl.constexpr, AS_WALKED: tl.constexpr, AT_ONCE: tl.constexpr,
+    AHEAD: tl.constexpr, AFFINE_FIRST: tl.constexpr, SLICES: tl.constexpr, UNIT: tl.constexpr, KIND: tl.constexpr,
+    GROUP: tl.constexpr, ROUND: tl.constexpr, BOUNDED: tl.constexpr, FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr,
     POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr, SWIZZLED: tl.constexpr, HINT: tl.constexpr,
 ):  # fmt: skip
     """Rows of the tile of that number. HINT: which lines of an FP8 output the L2 is to give up first.
 
     AS_WALKED: with many such rows each would be walked (stream.py), and its sums have the same order here.
+    AT_ONCE: both moments are found in one walk, with a pivot for so many columns; None: the mean first.
     AHEAD: blocks whose weight and bias are asked for before the row is summed, while others wait; None: all of them.
     AFFINE_FIRST: and before the row is.
     SLICES: programs that share the row, each with BLOCK columns of a wider block (cluster.py); not with groups.
@@ -146,12 +185,16 @@ def tile_rows(
     mean = 0.0
     rstd = 1.0
     KNOWN: tl.constexpr = KIND == "tensor" and not IDENTITY  # from the launch before
+    PIVOTED: tl.constexpr = CENTRED and (AS_WALKED or (AT_ONCE is not None and NARROW is None))
     if KNOWN:
         rstd = load(p_rstd, o_stat, m_row, ROWS > 1)
         if CENTRED:
             mean = load(p_mean, o_stat, m_row, ROWS > 1)
-    elif CENTRED and AS_WALKED:
-        mean, square = pivoted_moments(held, o_block, end, NARROW, BLOCK, BLOCKS, RAGGED, PACKED, SLICES)
+    elif PIVOTED:
+        if AS_WALKED:
+            mean, square = pivoted_moments(held, o_block, end, NARROW, BLOCK, BLOCKS, RAGGED, PACKED, SLICES)
+        else:
+            mean, square = moments_at_once(held, o_block, end, BLOCK, BLOCKS, RAGGED, PACKED, SLICES, AT_ONCE)
         rstd = rstd_of(square, count, eps, NARROW)
     elif CENTRED:
         total = tl.zeros((ROWS, BLOCK), tl.float32)
@@ -160,7 +203,7 @@ def tile_rows(
         mean = tl.div_rn(sum_of_slices(row_sum(total), SLICES, True), count)
     if p_mean is not None and not KNOWN:
         store(p_mean, o_stat, mean, m_row, ROWS > 1)
-    if not IDENTITY and not KNOWN and not (CENTRED and AS_WALKED):
+    if not IDENTITY and not KNOWN and not PIVOTED:
         squares = tl.zeros((ROWS, BLOCK), tl.float32)
         for i in tl.static_range(BLOCKS):
             deviation = deviation_of(held[i], mean, i * WIDTH + o_block < end, CENTRED, PACKED, i == RAGGED)
@@ -267,6 +310,7 @@ def tile_forward(
     ALIGN: tl.constexpr,
     PACKED: tl.constexpr,
     AS_WALKED: tl.constexpr,
+    AT_ONCE: tl.constexpr,
     AHEAD: tl.constexpr,
     AFFINE_FIRST: tl.constexpr,
     SLICES: tl.constexpr,
@@ -288,8 +332,8 @@ def tile_forward(
         index, p_x, p_residual, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd, p_q, p_scale, p_given, p_amax, x_row,
         x_lane, residual_row, residual_lane, y_row, y_lane, stat_row, stat_lane, scale_row, affine_lane, scale_group,
         rows, lanes, cols, eps, offset, floor, upper, largest, inverse, CENTRED, SHIFTED, LANED, X_HAT, NARROW,
-        IDENTITY, ROUND_SUM, ROWS, BLOCK, BLOCKS, EVEN, ALIGN, PACKED, AS_WALKED, AHEAD, AFFINE_FIRST, SLICES, UNIT,
-        KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, PASSING,
+        IDENTITY, ROUND_SUM, ROWS, BLOCK, BLOCKS, EVEN, ALIGN, PACKED, AS_WALKED, AT_ONCE, AHEAD, AFFINE_FIRST, SLICES,
+        UNIT, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, PASSING,
     )  # fmt: skip
 
 

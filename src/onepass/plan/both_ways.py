@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onepass.plan.device import Device
-from onepass.plan.planner import Plan, cdiv, forward_plan, itemsize, power_of_two, stream_plan, thresholds
+from onepass.plan.forward_plans import forward_plan
+from onepass.plan.in_force import thresholds
+from onepass.plan.plans import Plan, cdiv, itemsize, power_of_two, stream_plan
 from onepass.plan.thresholds import Tile
 from onepass.spec import Problem
 

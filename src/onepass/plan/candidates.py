@@ -9,9 +9,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
+from onepass.plan.backward_plans import backward_choice
 from onepass.plan.device import Device
-from onepass.plan.planner import Choice, backward_choice, forward_choice, power_of_two, reach, takes_turns, thresholds
+from onepass.plan.forward_plans import forward_choice
+from onepass.plan.in_force import thresholds
+from onepass.plan.plans import Choice, power_of_two
 from onepass.plan.thresholds import Tile
+from onepass.plan.turns import reach, takes_turns
 from onepass.spec import Problem
 
 WARPS = (1, 2, 4, 8, 16)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from onepass.plan.device import Device
-from onepass.plan.planner import Plan, cdiv, power_of_two, thresholds
+from onepass.plan.in_force import thresholds
+from onepass.plan.plans import Plan, cdiv, power_of_two
 from onepass.spec import Problem
 
 

@@ -24,7 +24,7 @@ SCHEDULES = ("tile", "turns", "split", "ring", "stream", "cluster")
 
 @dataclass(frozen=True)
 class Entry:
-    signature: str  # planner.signature
+    signature: str  # tuned.signature
     schedule: str
     tile: Tile
     us: float  # the winner's time

@@ -50,6 +50,11 @@ class Thresholds:
         Tile(5120, 1, 4, block=1024),
         Tile(16384, 1, 8, block=2048),
     )
+    #: Of nothing but x, of 16 bits, from so many columns on with fewer warps, so that more rows are on an SM at once:
+    #: 5.0 us against 5.5 at 2,093 x 1,600, 5.9 against 6.7 at 2,304 columns, 7.3 against 7.9 at 3,072; 8.2 against 8.6
+    #: at 4,096 x 1,600, 50.2 against 52.4 at 32,768 rows; but 3.9 against 3.7 at 1,000 x 2,048. With a residual slower.
+    short_plain_from: int = 1537
+    short_plain_tile: Tile = Tile(3072, 1, 2, block=256)
     #: With a weight that is wider than x, fewer warps to read it: 63.8 us against 68.6 at 16,384 x 4,096, 9.3 against
     #: 10.2 at 2,000 rows. It is level at 2,048 and at 8,192 columns.
     wider_weight_from: int = 3073
@@ -122,6 +127,10 @@ class Thresholds:
         Tile(40960, 1, 16, block=4096, late=0, registers=64),
         Tile(65536, 1, 32, block=8192, late=0),
     )
+    #: Of nothing but x, of 16 bits, from so many columns on, both moments are found in one walk while the row comes:
+    #: 278 us against 288 at 4,096 x 65,536, 208 against 215 at 49,152 columns, 172 against 175 at 40,960, 17.4 against
+    #: 18.2 at 133 x 65,536. It is level from 1,536 to 32,768 columns, but 43 against 41 at 8,192 x 5,120.
+    at_once_from: int = 32769
     #: RMSNorm's of nothing but x, of 16 bits, instead of walked: 15.8 us against 17.4 at 324 x 33,896, 69 against 73 at
     #: 2,048 rows, 98.6 against 101.6 at 2,048 x 49,152, 65.8 against 68.6 at 4,096 x 16,640, 6.3 against 6.9 at 133 x
     #: 27,008; but 9.6 against 9.3 at 400 x 16,640, of which a walk has three rows on an SM. In blocks of 2,048, which
@@ -148,6 +157,11 @@ class Thresholds:
         Tile(256, 8, 4, block=32),
         Tile(512, 2, 1, block=64),
     )
+    #: What is held in fp32, of so many columns and more, one row a warp: with a residual 2.0 us against 2.4 at 222 x
+    #: 325, 7.5 against 8.0 at 4,096 x 511, 116.5 against 121.4 at 100,000; in fp32 149 against 157 at 100,000 x 385. It
+    #: is 5.9 against 5.7 at 4,096 x 325 with a residual, and slower for 261 columns. In 16 bits 40 us against 62.
+    odd_summed_from: int = 321
+    odd_summed_tile: Tile = Tile(512, 1, 1, block=64)
     odd_centred_forward_tiles: tuple[Tile, ...] = (
         Tile(40, 32, 4, block=16),
         Tile(96, 8, 2, block=16),

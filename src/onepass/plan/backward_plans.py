@@ -1,0 +1,200 @@
+"""A backward's plan: which schedule, which tile, how many programs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from onepass.plan import in_force
+from onepass.plan.device import Device
+from onepass.plan.plans import (
+    CLUSTER,
+    Choice,
+    Plan,
+    cdiv,
+    fitting,
+    itemsize,
+    piece_of,
+    snug,
+    stream_plan,
+    tiles_of,
+)
+from onepass.plan.thresholds import Tile
+from onepass.plan.tuned import tuned_choice
+from onepass.plan.turns import reach, takes_turns
+from onepass.spec import Problem
+
+
+def backward_plan(problem: Problem, device: Device, centred: bool, align: int, may_read_twice: bool) -> Plan:
+    """`may_read_twice`: some programs may still read what others are done with, so nothing may be written over it."""
+    few = _few(problem, device, centred, align) if may_read_twice and not in_force.forced() else None
+    if few is not None:
+        return few
+    choice = tuned_choice("backward", problem, device, centred, align) or backward_choice(
+        problem, device, centred, align
+    )
+    column = problem.y.itemsize + problem.h.itemsize + itemsize(problem.sum)
+    if choice.schedule == "ring":
+        # What was tuned may be for rows without lanes, which its signature does not tell apart.
+        plan = _ring(problem, device, choice.tile) if _suits_a_ring(problem, centred, align) else None
+        if plan is not None:
+            return plan
+        choice = _held_backward(problem, centred, align)
+    if choice.schedule in ("tile", "turns"):
+        return _walk(problem, device, choice, column)
+    return _wide(problem, device, choice.tile, column, _most_partials(problem))
+
+
+def _ring(problem: Problem, device: Device, tile: Tile) -> Plan | None:
+    """Programs that share rows and stay, with the rows in a ring of shared memory; None where the GPU has no room."""
+    columns = tile.cols * 2 // problem.h.itemsize
+    per_sm, slices = tile.programs_per_sm or 1, cdiv(problem.cols, columns)
+    ring = tile.stages * columns * (problem.y.itemsize + problem.h.itemsize)
+    if not device.gluon or slices > device.sms * per_sm or ring + 1024 > device.shared // per_sm:
+        return None
+    groups = min(problem.rows, device.sms * per_sm // slices, _most_partials(problem))
+    registers = device.registers // (per_sm * tile.warps * 32) // 8 * 8  # they are handed out in eights
+    plan = Plan("ring", 1, columns, tile.warps, groups * slices, 1, tile.stages, slices, min(255, registers))
+    return replace(plan, together=True)
+
+
+def _most_partials(problem: Problem) -> int:
+    """Partial rows of dW and dB, of which each program that walks, or each group that shares rows, leaves one."""
+    t = in_force.thresholds()
+    x = problem.rows * problem.lanes * problem.cols * problem.x.itemsize
+    row = 4 * problem.cols * ((problem.weight is not None) + (problem.bias is not None))
+    return max(1, max(t.partials_bytes, x // t.partials_of_x) // max(1, row))
+
+
+def _few(problem: Problem, device: Device, centred: bool, align: int) -> Plan | None:
+    """For rows that are so few that each may be read twice."""
+    t = in_force.thresholds()
+    rows, columns = problem.rows * problem.lanes, _columns(problem)
+    if problem.per_lane or rows > t.few_rows:
+        return None
+    odd = piece_of(problem.h, align) == 2
+    wide = problem.cols >= rows * t.few_columns_a_row and rows * columns <= t.few_elements
+    short = odd and not centred and rows * columns <= t.few_odd_elements
+    if rows > (t.few_odd_rows if short else t.few_rows_of_any_width) and not wide:
+        return None
+    shared = next((most for cols, most in t.few_shared_rows if columns >= cols), 0)
+    if device.clusters and rows <= shared and columns <= t.few_slice.cols * CLUSTER:
+        block = t.few_slice.block or t.few_slice.cols
+        blocks = cdiv(problem.cols, block * CLUSTER)
+        return Plan("few", 1, block, t.few_slice.warps, rows * CLUSTER, blocks, slices=CLUSTER, unit=block)
+    if columns > t.few_row.cols and rows > t.few_wide_rows:
+        return None
+    if odd and rows > t.few_wide_rows:
+        row = fitting((t.few_odd_row,), columns)
+        return None if row is None else tiles_of(problem, row, "few")
+    row = fitting((t.few_row, t.few_wide_row), columns)
+    return None if row is None else tiles_of(problem, snug(row, problem.cols, align), "few")
+
+
+def backward_choice(problem: Problem, device: Device, centred: bool, align: int) -> Choice:
+    """By the thresholds."""
+    t = in_force.thresholds()
+    columns = _columns(problem)
+    if device.gluon and columns >= t.ring_from and _suits_a_ring(problem, centred, align):
+        few_slices = (tile for tile in t.rings if columns <= tile.cols * t.many_slices)
+        return Choice("ring", next(few_slices, t.rings[-1]))
+    return _held_backward(problem, centred, align)
+
+
+def _suits_a_ring(problem: Problem, centred: bool, align: int) -> bool:
+    """Whether kernels/ring.py computes it: RMSNorm of nothing but x, whose rows are loaded in vectors."""
+    alone = problem.residual is None and problem.sum is None and problem.lanes == 1 and not problem.per_lane
+    alike = problem.y.itemsize == problem.h.itemsize >= itemsize(problem.weight)
+    return not centred and alone and alike and piece_of(problem.h, align) == 16
+
+
+def _held_backward(problem: Problem, centred: bool, align: int) -> Choice:
+    """For rows that wait in registers for their sums, or are walked twice."""
+    t = in_force.thresholds()
+    in_turns = takes_turns(problem, align)
+    if in_turns:
+        columns = reach(problem) * problem.h.itemsize // 2
+        tile = fitting(t.centred_turns_tiles if centred else t.turns_tiles, columns)
+        if problem.rows < next((rows for most, rows in t.turns_few_rows if columns <= most), 0):
+            tile = t.turns_few_tile
+    else:
+        columns = _columns(problem)
+        tile = _odd_backward(problem, centred, align) or fitting(
+            t.centred_backward_tiles if centred else t.backward_tiles, columns
+        )
+        short = centred and t.centred_backward_short[0] <= columns <= t.centred_backward_short_tile.cols
+        if short and problem.rows * problem.lanes < t.centred_backward_short[1] and piece_of(problem.h, align) > 4:
+            tile = t.centred_backward_short_tile
+    column = problem.y.itemsize + problem.h.itemsize + itemsize(problem.weight) + (8 if centred else 4)
+    narrow = problem.cols * column <= t.backward_row_bytes and not (centred and problem.cols > t.centred_backward_most)
+    if tile is not None and narrow:
+        return Choice("turns", tile) if in_turns else Choice("tile", snug(tile, problem.cols, align))
+    if piece_of(problem.h, align) == 2:
+        return Choice("split", t.odd_backward_slice)
+    if centred and problem.cols <= t.centred_backward_slice.cols * t.many_slices:
+        return Choice("split", t.centred_backward_slice)
+    many = problem.cols > t.backward_slice.cols * t.many_slices
+    return Choice("split", t.backward_slice_of_many if many and not centred else t.backward_slice)
+
+
+def _odd_backward(problem: Problem, centred: bool, align: int) -> Tile | None:
+    """For rows at odd addresses, where these have tiles of their own."""
+    t = in_force.thresholds()
+    piece = piece_of(problem.h, align)
+    if piece == 2:
+        return fitting(t.odd_centred_backward_tiles if centred else t.odd_backward_tiles, problem.cols)
+    if piece != 4:
+        return None
+    if problem.cols >= t.half_odd_wide_from:
+        return fitting((t.half_odd_wide_backward_tile,), problem.cols)
+    return fitting(t.half_odd_backward_tiles, problem.cols)
+
+
+def _columns(problem: Problem) -> int:
+    """Of 16 bits, as the backward's tables count them."""
+    return problem.cols * max(problem.y.itemsize, problem.h.itemsize) // 2
+
+
+def _walk(problem: Problem, device: Device, choice: Choice, column: int) -> Plan:
+    """Programs that walk the tiles of a lane, or of a turn. `column` is the bytes read for one element."""
+    tile, apart = choice.tile, problem.lanes
+    if choice.schedule == "turns":
+        apart = problem.turns
+        tiles = cdiv(cdiv(problem.rows, apart), tile.rows) * apart
+        plan = replace(tiles_of(replace(problem, cols=reach(problem)), tile, "turns"), programs=tiles)
+    else:
+        plan = tiles_of(problem, tile)
+    per_sm = tile.programs_per_sm or 1
+    programs = max(1, min(plan.programs, _walkers(device.sms * per_sm), _most_partials(problem)) // apart)
+    stages = _stages_that_fit(tile, per_sm, plan.rows * plan.blocks * plan.block * column, device)
+    return replace(plan, programs=programs * apart, stages=stages)
+
+
+def _walkers(resident: int) -> int:
+    """How many of the programs that can run at once are to walk: a power of two, if that leaves few of them out.
+
+    Their partials are then summed at once, where the last few would take a second step.
+    """
+    power = 1 << (resident.bit_length() - 1)
+    return power if power >= in_force.thresholds().walking_share * resident else resident
+
+
+def _wide(problem: Problem, device: Device, tile: Tile, column: int, most: int | None = None) -> Plan:
+    """Split where all programs of a row can run at the same time, else stream; in `most` groups of them at the most."""
+    per_sm = tile.programs_per_sm or 0
+    slices = cdiv(problem.cols, tile.cols)
+    resident = device.sms * per_sm
+    rows = problem.rows * problem.lanes
+    if device.cooperative and slices <= resident and not problem.per_lane:
+        groups = min(rows, resident // slices, most or rows)
+        registers = device.registers // (per_sm * tile.warps * 32) // 8 * 8  # they are handed out in eights
+        stages = _stages_that_fit(tile, per_sm, tile.cols * column, device)
+        plan = Plan("split", 1, tile.cols, tile.warps, groups * slices, 1, stages, slices, min(255, registers))
+        return replace(plan, together=True)
+    return stream_plan(problem)
+
+
+def _stages_that_fit(tile: Tile, programs_per_sm: int, tile_bytes: int, device: Device) -> int:
+    """Each stage but the last keeps a tile of every input in shared memory, beside what reductions need of it."""
+    scratch = 1024 + 4 * tile.rows * (tile.block or tile.cols)
+    room = device.shared // programs_per_sm - scratch
+    return max(1, min(tile.stages, 1 + room // tile_bytes))

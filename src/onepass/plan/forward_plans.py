@@ -1,0 +1,256 @@
+"""A forward's plan: which schedule, which tile, how many programs.
+
+It is batch-invariant: schedule, threads a row and elements a thread follow from the columns, dtypes and alignment
+alone, in a Choice. The row count chooses how many rows a program takes and how many programs there are, nothing else,
+so a row's bits never depend on its company.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from onepass.plan import in_force
+from onepass.plan.device import Device
+from onepass.plan.plans import (
+    CLUSTER,
+    REGISTERS,
+    Choice,
+    Plan,
+    block_of,
+    cdiv,
+    fitting,
+    itemsize,
+    piece_of,
+    power_of_two,
+    snug,
+    stream_plan,
+    tiles_of,
+    vector_of,
+)
+from onepass.plan.thresholds import Tile
+from onepass.plan.tuned import tuned_choice
+from onepass.spec import Problem
+
+
+def forward_plan(problem: Problem, device: Device, centred: bool, align: int) -> Plan:
+    choice = tuned_choice("forward", problem, device, centred, align) or forward_choice(problem, centred, align)
+    tile = choice.tile
+    if choice.schedule == "tile":
+        plan = tiles_of(problem, _batch_invariant(problem, tile, align))
+        plan = _at_once(problem, plan, align) if centred else plan
+        shared = _shared(problem, device, plan, align)
+        if shared.slices > 1:
+            return shared
+        if tile.late is None:
+            return _affine_first(problem, device, plan, centred, align)
+        return _late(problem, device, tile, plan, centred)
+    if choice.schedule == "stream":
+        return _held_or_walked(problem, device, tile, centred, align)
+    if choice.schedule == "cluster":
+        if device.clusters:
+            return _clustered(problem, tile)
+        tile = in_force.thresholds().summed_slice
+    resident = device.sms * (tile.programs_per_sm or 0)
+    if problem.walked or not device.cooperative or cdiv(problem.cols, _slice(problem, tile)) > resident:
+        return stream_plan(problem)
+    return _sliced(problem, device, tile)
+
+
+def _at_once(problem: Problem, plan: Plan, align: int) -> Plan:
+    """The plan, with both of LayerNorm's moments found in one walk over the row, where that is faster."""
+    vector = min(align, 16 // problem.x.itemsize)
+    wide = problem.cols >= in_force.thresholds().at_once_from and _held(problem) == 2 and plan.rows == 1
+    return replace(plan, at_once=vector) if wide and vector > 1 else plan
+
+
+def _held_or_walked(problem: Problem, device: Device, tile: Tile, centred: bool, align: int) -> Plan:
+    """Rows that are walked where they are many; few of them are held, all their loads in flight at once.
+
+    Either way a thread has the same elements, and adds them up in the same order, so a row's bits are the same.
+    """
+    t, block, rows = in_force.thresholds(), block_of(tile, problem), problem.rows * problem.lanes
+    if rows <= device.sms * t.held_per_sm:
+        held = Plan("tile", 1, block, tile.warps, rows, cdiv(problem.cols, block), as_walked=True)
+        held = _shared(problem, device, held, align)
+        # What is asked for early: the row, or both that make it and their sum, and weight and bias.
+        row = problem.x.itemsize if problem.residual is None else 4 + problem.residual.itemsize
+        column = row + itemsize(problem.weight) + itemsize(problem.bias)
+        registers = held.elements * column // 4 + t.registers_beside[centred]
+        if registers <= min(REGISTERS, device.registers // (32 * held.warps)):
+            return held
+    return Plan("stream", 1, block, tile.warps, rows)
+
+
+def _clustered(problem: Problem, tile: Tile) -> Plan:
+    """A cluster a row, however many there are."""
+    rows, block = problem.rows * problem.lanes, tile.block or tile.cols
+    blocks = cdiv(problem.cols, block * CLUSTER)
+    return Plan("tile", 1, block, tile.warps, rows * CLUSTER, blocks, slices=CLUSTER, unit=block)
+
+
+def _slice(problem: Problem, tile: Tile) -> int:
+    """The columns that a program has of a row which it shares: whole blocks, and as many bytes of every dtype."""
+    block = block_of(tile, problem)
+    return block * max(1, tile.cols * 2 // _held(problem) // block)
+
+
+def _sliced(problem: Problem, device: Device, tile: Tile) -> Plan:
+    """A program for each slice of each row. Weight and bias are asked for late, unless programs are few."""
+    block, columns = block_of(tile, problem), _slice(problem, tile)
+    slices = cdiv(problem.cols, columns)
+    plan = Plan("split", 1, block, tile.warps, problem.rows * problem.lanes * slices, columns // block, slices=slices)
+    if tile.late is None or plan.programs <= device.sms * tile.late:
+        return replace(plan, affine_first=True)
+    return replace(plan, ahead=min(plan.blocks, tile.ahead), registers=tile.registers)
+
+
+def _held(problem: Problem) -> int:
+    """Bytes of an element, as a forward holds it: a sum with the residual is in fp32."""
+    return problem.x.itemsize if problem.residual is None else 4
+
+
+def _late(problem: Problem, device: Device, tile: Tile, plan: Plan, centred: bool) -> Plan:
+    """The plan, with weight and bias asked for late where more programs can then run at once, and there are more."""
+    if tile.late is None or problem.quantized or plan.programs <= device.sms * tile.late:
+        return plan
+    # A row in fp32, as a sum with the residual is, leaves no room for what is asked for ahead.
+    if problem.residual is not None or (centred and problem.x.itemsize == 4):
+        return replace(plan, ahead=0)
+    return replace(plan, ahead=tile.ahead, registers=tile.registers)
+
+
+def _affine_first(problem: Problem, device: Device, plan: Plan, centred: bool, align: int) -> Plan:
+    """The plan, with weight and bias asked for before the row where that is faster."""
+    t = in_force.thresholds()
+    elements = problem.rows * problem.lanes * problem.cols
+    affine = problem.weight is not None or problem.bias is not None
+    many = problem.cols >= t.affine_first_columns[centred] and elements > device.sms * t.affine_first_elements
+    single = centred and align == 1
+    given = problem.quantized == "static" and problem.residual is not None
+    return replace(plan, affine_first=True) if affine and many and not single and not given else plan
+
+
+def _shared(problem: Problem, device: Device, plan: Plan, align: int) -> Plan:
+    """The plan for a program a row or, where wide rows are few, for a cluster of programs that have its warps between
+    them. Either way a row lies over the same threads, and its bits are the same.
+    """
+    t = in_force.thresholds()
+    widest = plan.as_walked or plan.blocks * plan.block > t.shared_widest_from
+    few = problem.rows * problem.lanes <= (t.shared_widest_rows if widest else t.shared_rows)
+    if not device.clusters or not few or plan.rows > 1 or plan.warps < t.shared_warps:
+        return plan
+    # The compiler must lay a row out by vectors of a known width: tensors of other widths may change it. Groups of
+    # columns would have to lie in one program, and two launches to agree on what the first leaves in the L2.
+    sizes = {dtype.itemsize for dtype in (problem.x, problem.y, problem.weight, problem.residual, problem.sum) if dtype}
+    if (
+        align < 16 // problem.x.itemsize
+        or len(sizes) > 1
+        or problem.group > 1
+        or problem.quantized in ("tensor", "amax")
+    ):
+        return plan
+    vector = min(vector_of(problem, align), plan.block // (32 * plan.warps))
+    return replace(
+        plan, block=plan.block // CLUSTER, warps=plan.warps // CLUSTER, programs=plan.programs * CLUSTER,
+        slices=CLUSTER, unit=32 * vector,
+    )  # fmt: skip
+
+
+def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
+    """By the thresholds."""
+    t = in_force.thresholds()
+    held = _held(problem)
+    if piece_of(problem.x, align) <= 4:
+        odd = fitting(t.odd_centred_forward_tiles if centred else t.odd_forward_tiles, problem.cols)
+        if held == 4 and not centred and t.odd_summed_from <= problem.cols <= t.odd_summed_tile.cols:
+            odd = t.odd_summed_tile
+        if odd is not None:
+            return Choice("tile", odd)
+    if problem.quantized and held == 2 and not centred and align >= 8 and problem.cols >= t.quantized_from:
+        tiles = {"delayed": t.merged_tiles, "token": t.row_scaled_tiles, "amax": t.amax_tiles}.get(
+            problem.quantized, t.quantized_tiles
+        )
+        tile = fitting(tiles if problem.group == 1 else t.grouped_tiles, problem.cols)
+        if tile is not None:
+            return Choice("tile", snug(tile, problem.cols, align))
+    columns, piece = problem.cols * held // 2, piece_of(problem.x, align)
+    tile = fitting(t.centred_forward_tiles if centred else t.forward_tiles, columns)
+    plain = problem.residual is None and not problem.quantized
+    wider_weight = itemsize(problem.weight) > held and plain and not centred and piece == 16
+    if wider_weight and t.wider_weight_from <= columns <= t.wider_weight_tile.cols:
+        tile = t.wider_weight_tile
+    if plain and held == 2 and not centred and piece == 16 and t.short_plain_from <= columns <= t.short_plain_tile.cols:
+        tile = t.short_plain_tile
+    single = piece == 2 or (centred and plain and piece == problem.x.itemsize)
+    if single and plain and problem.cols >= t.single_wide_from[centred]:
+        single_tile = fitting(t.single_centred_tiles if centred else t.single_tiles, columns)
+        if single_tile is not None:
+            return Choice("tile", single_tile)
+        if centred:
+            return Choice("split", _forward_slice(problem, centred, align))
+    if tile is None and centred and piece > problem.x.itemsize and not problem.quantized:
+        tile = fitting(t.wide_centred_tiles, columns)
+    if tile is None and not centred and held == 4:
+        tile = fitting((t.wide_forward_tile,), columns)
+    if tile is None and not centred and held == 2 < piece < 16 and plain:
+        tile = fitting((t.wide_odd_tile,), columns)
+    if tile is None and not centred and piece == 16 and plain:
+        as_it_is = fitting(t.plain_tiles, columns) if held == 2 else None
+        if as_it_is is not None:
+            return Choice("tile", as_it_is)
+        tile = fitting((t.wide_plain_tile,), columns) if columns >= t.wide_plain_from else None
+        if columns > t.wide_plain_tile.cols:
+            return Choice("split", _forward_slice(problem, centred, align))
+    if tile is not None:
+        return Choice("tile", _single(problem, centred) if single else snug(tile, problem.cols, align))
+    # What decides is the bytes of a row that are in flight.
+    flowing = problem.x.itemsize + itemsize(problem.residual) + itemsize(problem.sum)
+    stream = fitting(t.centred_streams if centred else t.streams, problem.cols * flowing // 2)
+    if stream is not None:
+        return Choice("stream", stream)
+    if piece == 16 and not problem.quantized and problem.residual is not None:
+        shared = fitting((t.summed_cluster,), columns)
+        if shared is not None:
+            return Choice("cluster", shared)
+    return Choice("split", _forward_slice(problem, centred, align))
+
+
+def _forward_slice(problem: Problem, centred: bool, align: int) -> Tile:
+    t = in_force.thresholds()
+    if piece_of(problem.x, align) == 2:
+        return t.odd_forward_slice
+    if _held(problem) == 4:
+        return t.summed_slice
+    if piece_of(problem.x, align) == 4:
+        return t.half_odd_forward_slice
+    return t.centred_forward_slice if centred else t.forward_slice
+
+
+def _single(problem: Problem, centred: bool) -> Tile:
+    t, cols = in_force.thresholds(), problem.cols
+    warps = min(16, max(1 if centred else 2, power_of_two(cdiv(cols, 32 * t.single_elements[centred]))))
+    return Tile(cols, 1, warps, block=32 * warps)
+
+
+def _batch_invariant(problem: Problem, tile: Tile, align: int) -> Tile:
+    """The tile for many or for few short rows. A row lies over the same threads in both, so its bits are the same."""
+    t = in_force.thresholds()
+    if tile.rows == 1 or problem.rows >= t.block_row_min_rows:
+        return tile
+    block, vector = block_of(tile, problem), vector_of(problem, align)
+    if align < 16 // problem.x.itemsize:
+        # Rows that do not begin at 16 bytes keep the full tile, since how the compiler lays these out depends on their
+        # number; but one that is loaded element by element has a warp, alone or not.
+        alone = block >= 32 and align == 1 and cdiv(problem.rows, tile.rows) < t.small_programs
+        return replace(tile, rows=min(tile.rows, tile.warps)) if alone else tile
+    # What a thread holds side by side: a vector, or what the full tile leaves it.
+    vector = min(vector, max(1, tile.rows * block // (32 * tile.warps)))
+    # The compiler spreads a row over as many threads as it has vectors, but no further than the program's warps reach.
+    threads_per_row = min(max(1, block // vector), 32 * tile.warps)
+    warps = max(1, threads_per_row // 32)
+    rows = min(tile.rows, max(1, 32 * warps * vector // block))
+    if rows > 1:
+        most = max(rows, t.small_elements // power_of_two(problem.cols))
+        while cdiv(problem.rows, rows) > t.small_programs and 2 * rows <= most and 2 * warps <= t.small_warps:
+            warps, rows = 2 * warps, 2 * rows
+    return replace(tile, rows=rows, warps=warps)

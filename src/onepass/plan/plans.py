@@ -1,0 +1,139 @@
+"""What is planned: a Choice, by width alone, and of it a Plan, for so many rows. And the arithmetic of tiles.
+
+A Choice comes from the table of what was tuned (table.py), else from the thresholds (thresholds.py), which are the
+model for every width and GPU that nobody tuned.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+
+import torch
+
+from onepass.plan import in_force
+from onepass.plan.thresholds import Tile
+from onepass.spec import Problem
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One launch: `programs` programs of `warps` warps, each with `blocks` blocks of `rows` × `block` elements."""
+
+    # "tile", "split" or "stream"; "few", "turns" and "ring" for a backward of few rows, of odd ones, and of those that
+    # programs share, from shared memory; "columnwise" and "staged" for FP8 both ways
+    schedule: str
+    rows: int
+    block: int
+    warps: int
+    programs: int
+    blocks: int = 1  # that a program holds at a time: a tile's row, side by side
+    stages: int = 1  # loads in flight, in loop iterations
+    slices: int = 1  # programs that share a row
+    registers: int | None = None  # a thread's limit, where more programs are worth it, or must run at once
+    as_walked: bool = False  # a tile for few rows, whose sums have the order that a walk would give them
+    # Columns with one pivot, where both of LayerNorm's moments are found in one walk (kernels/tile.py); None: in two
+    at_once: int | None = None
+    unit: int = 1  # columns that programs which share a row take in turn (kernels/cluster.py)
+    ahead: int | None = (
+        None  # blocks of weight and bias that are asked for with the row, before they are needed; None: all
+    )
+    affine_first: bool = False  # weight and bias are asked for before the row, and not when it has come
+    together: bool = False  # all programs must run at the same time
+
+    @property
+    def elements(self) -> int:
+        """That a thread holds of each input."""
+        return self.rows * self.block * self.blocks // (32 * self.warps)
+
+    def is_even(self, cols: int) -> bool:
+        """Whether its blocks fill a row."""
+        return self.slices * self.blocks * self.block == cols
+
+    def __str__(self) -> str:
+        beside = f" x {self.blocks}" if self.blocks > 1 else ""
+        share = f", {self.slices} programs a row" if self.slices > 1 else ""
+        staged = f", {self.stages} stages" if self.stages > 1 else ""
+        return (
+            f"{self.schedule}: {self.rows} x {self.block:,}{beside} tile, {self.warps} warps, "
+            f"{self.programs:,} programs{share}{staged}"
+        )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How the rows of a problem are worked on, however many they are."""
+
+    # "tile", "turns", "split", "ring" or "stream"; "cluster" for a tile whose rows are always shared
+    schedule: str
+    tile: Tile
+
+
+#: The most programs that form a cluster, on every GPU that has them, and registers of a thread.
+CLUSTER, REGISTERS = 8, 255
+
+
+def power_of_two(number: int) -> int:
+    """The smallest power of two that is not below `number`."""
+    return 1 << (number - 1).bit_length()
+
+
+def cdiv(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def itemsize(dtype: torch.dtype | None) -> int:
+    return 0 if dtype is None else dtype.itemsize
+
+
+def fitting(tiles: tuple[Tile, ...], cols: int) -> Tile | None:
+    """The first tile for rows as wide as `cols` columns of 16 bits."""
+    return next((tile for tile in tiles if cols <= tile.cols), None)
+
+
+def piece_of(dtype: torch.dtype, align: int) -> int:
+    """The bytes in which a row can be loaded, given what its beginnings have in common."""
+    return min(16, align * dtype.itemsize)
+
+
+def vector_of(problem: Problem, align: int) -> int:
+    """Elements that a thread has side by side, of rows that begin on 16 bytes."""
+    if problem.quantized not in (None, "tensor", "amax"):  # 16 bytes are stored too; for the tensor it is x that counts
+        return min(16, align)
+    return 16 // problem.x.itemsize
+
+
+def snug(tile: Tile, cols: int, align: int) -> Tile:
+    """The tile, with a narrower block where less of the last one would then be beyond the row.
+
+    For tiles of a single row: where several are for many rows and fewer for few, both must have the same block.
+    """
+    if tile.rows > 1 or align < 4:
+        return tile
+    block = min(power_of_two(cols), tile.block or tile.cols)
+    # Down to four elements a thread: 61 us against 68 at 8,192 x 4,100, LayerNorm's backward. Narrower loads cost more
+    # than the padding, and rows that are loaded in narrower pieces anyway gain nothing.
+    narrower = itertools.takewhile(lambda width: width >= 128 * tile.warps, (block >> n for n in range(1, 16)))
+    return replace(tile, block=min([block, *narrower], key=lambda width: max(cols // 8, -cols % width)))
+
+
+def block_of(tile: Tile, problem: Problem) -> int:
+    return max(problem.group, min(power_of_two(problem.cols), tile.block or tile.cols))
+
+
+def tiles_of(problem: Problem, tile: Tile, schedule: str = "tile") -> Plan:
+    """A program for each tile of a lane."""
+    block = block_of(tile, problem)
+    programs = cdiv(problem.rows, tile.rows) * problem.lanes
+    return Plan(schedule, tile.rows, block, tile.warps, programs, cdiv(problem.cols, block))
+
+
+def stream_plan(problem: Problem) -> Plan:
+    t = in_force.thresholds()
+    block = block_of(Tile(t.stream_block, 1, t.stream_warps), problem)
+    return Plan("stream", 1, block, t.stream_warps, problem.rows * problem.lanes)
+
+
+def is_packed(plan: Plan, align: int, backward: bool) -> bool:
+    """Whether threads keep 16-bit blocks as they are, in pairs, and widen them at each use."""
+    return align > 1 and plan.elements >= in_force.thresholds().packed_elements[backward]

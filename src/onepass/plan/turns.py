@@ -1,0 +1,18 @@
+"""Which rows a backward takes in turns (kernels/turns.py)."""
+
+from __future__ import annotations
+
+from onepass.plan import in_force
+from onepass.plan.plans import piece_of
+from onepass.spec import Problem
+
+
+def takes_turns(problem: Problem, align: int) -> bool:
+    """Whether a backward's programs take rows that lie alike, so that all can be loaded in vectors."""
+    narrow = piece_of(problem.h, align) <= 4
+    return problem.turns > 1 and narrow and problem.cols * problem.h.itemsize >= in_force.thresholds().turns_from_bytes
+
+
+def reach(problem: Problem) -> int:
+    """The columns, and what may come before them in the 16 bytes in which a row begins that is taken in turns."""
+    return problem.cols + 16 // problem.h.itemsize - 1
