@@ -51,6 +51,11 @@ def row_layouts(kernel: Any) -> set[tuple[int, ...]]:
     """How a row lies that is summed: elements of a thread side by side, threads of a warp, warps."""
     text = kernel.asm["ttgir"]
     layouts = dict(re.findall(r"(#blocked\d*) = #ttg.blocked<\{(.*?)\}>", text))
+    # Of a row whose moments are found in one walk it is vectors that are summed, which lie one below the other.
+    vectors = re.findall(r"\}\) : \(tensor<\d+xf32, #ttg.slice<\{dim = 1, parent = (#blocked\d*)\}>>\)", text)
+    if vectors:
+        sides = r"sizePerThread = \[1, (\d+)\], threadsPerWarp = \[(\d+), 1\], warpsPerCTA = \[(\d+), 1\]"
+        return {tuple(map(int, re.search(sides, layouts[name]).groups())) for name in vectors}
     reduced = re.findall(r'"tt.reduce"(.*?)\}\) : \(tensor<\d+x\d+xf32, (#blocked\d*)>\)', text, re.DOTALL)
     summed = {layout for region, layout in reduced if "arith.addf" in region}
     assert summed, "no sum of a row was found: the compiler's text has changed"

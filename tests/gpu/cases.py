@@ -100,13 +100,18 @@ CASES = [
     Case("shared rms residual, however many", "rms_norm", "tile", (71, 60008), BF16, residual=BF16),
     Case("shared layer residual", "layer_norm", "tile", (13, 20488), BF16, bias=True, residual=BF16),
     Case("shared rms fp32", "rms_norm", "tile", (13, 20484), FP32),
+    # Both moments in one walk: a last block that is not full, pivots of four columns, few rows that clusters share.
+    Case("40,968 columns", "layer_norm", "tile", (517, 40968), BF16, bias=True),
+    Case("40,964 columns", "layer_norm", "tile", (517, 40964), FP16, bias=True),
+    Case("shared 40,968 columns", "layer_norm", "tile", (13, 40968), BF16, bias=True),
     # Rows at odd addresses, one element at a time.
     *(
         Case(f"{cols:,} columns {op}", op, "tile", (517, cols), BF16)
         for op in ("rms_norm", "layer_norm")
         for cols in (41, 61, 301, 701, 2881)
     ),
-    *(Case(f"{cols:,} fp32 columns", "rms_norm", "tile", (517, cols), FP32) for cols in (61, 301, 4099)),
+    *(Case(f"{cols:,} fp32 columns", "rms_norm", "tile", (517, cols), FP32) for cols in (61, 301, 423, 4099)),
+    Case("325 columns residual", "rms_norm", "tile", (517, 325), BF16, residual=BF16),
     Case("few rows of heads", "rms_norm", "tile", (19, 8, 128), BF16),
     # The residual stream in fp32 beside bf16: dx and dresidual are two tensors then.
     Case("one row rms bf16 fp32 residual", "rms_norm", "tile", (517, 2880), BF16, residual=FP32),

@@ -51,10 +51,12 @@ class Thresholds:
         Tile(16384, 1, 8, block=2048),
     )
     #: Of nothing but x, of 16 bits, from so many columns on with fewer warps, so that more rows are on an SM at once:
-    #: 5.0 us against 5.5 at 2,093 x 1,600, 5.9 against 6.7 at 2,304 columns, 7.3 against 7.9 at 3,072; 8.2 against 8.6
-    #: at 4,096 x 1,600, 50.2 against 52.4 at 32,768 rows; but 3.9 against 3.7 at 1,000 x 2,048. With a residual slower.
+    #: 5.0 us against 5.5 at 2,093 x 1,600, 8.2 against 8.6 at 4,096 rows, 50.2 against 52.4 at 32,768; 5.2 against 5.6
+    #: at 2,093 x 1,792, but 3.8 against 3.7 at 1,000. Up to 3,072 columns it is 7 to 11 % at 2,093 rows too, and level
+    #: for more; but so many elements a thread are kept packed, which inductor cannot follow: a compiled call would go
+    #: through an op of PyTorch's, and cost the host more than that. With a residual it is slower.
     short_plain_from: int = 1537
-    short_plain_tile: Tile = Tile(3072, 1, 2, block=256)
+    short_plain_tile: Tile = Tile(1792, 1, 2, block=256)
     #: With a weight that is wider than x, fewer warps to read it: 63.8 us against 68.6 at 16,384 x 4,096, 9.3 against
     #: 10.2 at 2,000 rows. It is level at 2,048 and at 8,192 columns.
     wider_weight_from: int = 3073
