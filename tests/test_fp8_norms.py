@@ -40,6 +40,9 @@ KINDS = {
     "vllm": lambda: Fp8("token", like="vllm"),
     "deepgemm": lambda: Fp8("block", like="deepgemm"),
 }
+#: Those that differ by more than how a scale is computed, which tests/test_fp8_parts.py looks at.
+APART = ("delayed", "tensor", "token", "block", "block 64, e5m2", "mx")
+ALIKE = tuple(kind for kind in KINDS if kind not in APART)
 
 
 @contextmanager
@@ -78,9 +81,13 @@ def assert_defined(q: onepass.Quantized, fp8: Fp8, like: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "op"), [*product(KINDS, ["rms_norm"]), *product(["delayed", "token", "block"], ["layer_norm"])]
+    ("kind", "schedule", "op"),
+    [
+        *product(APART, SIZES, ["rms_norm"]),
+        *product(ALIKE, ["row"], ["rms_norm"]),
+        *product(["delayed", "token", "block"], SIZES, ["layer_norm"]),
+    ],
 )
-@pytest.mark.parametrize("schedule", SIZES)
 def test_every_kind_in_every_schedule_has_the_bits_of_the_definition(kind, schedule, op, launches):
     x, fp8 = exact(*SIZES[schedule]), replace(KINDS[kind](), also_unquantized=True)
     weight = torch.randn(x.shape[1])
@@ -219,7 +226,8 @@ def test_the_transpose_of_heads_and_of_strided_rows():
 
 
 @pytest.mark.parametrize(
-    ("kind", "columnwise"), [*product(KINDS, [False]), *product(["delayed", "token", "block", "swizzled"], [True])]
+    ("kind", "columnwise"),
+    [*product(["scale", *APART], [False]), *product(["delayed", "token", "block", "swizzled"], [True])],
 )
 def test_a_compiled_call_gives_the_same(kind, columnwise):
     torch._dynamo.reset()
@@ -264,9 +272,14 @@ def test_what_cannot_be_is_said_in_a_sentence():
 
 
 @pytest.mark.parametrize(
-    ("shape", "columnwise"), [*product([(5, 300), (2, 3, 64)], [False, True]), ((130, 140), True), ((2, 17000), False)]
+    ("kind", "shape", "columnwise"),
+    [
+        *product(KINDS, [(5, 300)], [False, True]),
+        *product(APART, [(2, 3, 64)], [False, True]),
+        *product(APART, [(130, 140)], [True]),
+        *product(APART, [(2, 17000)], [False]),
+    ],
 )
-@pytest.mark.parametrize("kind", KINDS)
 def test_quantization_alone_has_the_bits_of_the_definition(kind, shape, columnwise):
     x = torch.randn(shape)
     x.view(-1)[::97] *= 1e3
