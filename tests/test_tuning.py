@@ -195,6 +195,7 @@ def test_a_search_keeps_what_is_fastest(op, direction, monkeypatch):
     candidates = forward_candidates if direction == "forward" else backward_candidates
     every = candidates(explained(case, inputs).problem, INTERPRETER, options.centred, 16)
     choices = [every[0], *every[1 :: len(every) // 4]]  # the planner's own, and some: the interpreter is slow
+    monkeypatch.setattr(backward_plans, "_few", lambda *problem: None)  # as if there were more rows
     monkeypatch.setattr(searching, candidates.__name__, lambda *problem: choices)
     tried = timed_by(monkeypatch, lambda choice: 5.0 if choice == choices[-1] else 10.0)
     before = in_force.generation()
@@ -209,6 +210,14 @@ def test_a_search_keeps_what_is_fastest(op, direction, monkeypatch):
     tried.clear()
     assert searching.search(options, *tensors, (direction,)) == [] and not tried, "it is known"
     assert searching.search(options, *tensors, (direction,), again=True) and tried
+
+
+def test_a_backward_of_few_rows_is_not_searched(monkeypatch):
+    """It is planned by its number of rows, and what won among other schedules would then serve many rows."""
+    tried = timed_by(monkeypatch, lambda choice: 1.0)
+    x, weight = random(3, 64), random(64)
+    assert onepass.explain(x, weight).backward.schedule == "few"
+    assert searching.search(Options(False, 1e-6), x, weight, None, None, ("backward",)) == [] and not tried
 
 
 def test_what_a_search_tries_is_its_threads_own():

@@ -12,16 +12,22 @@ from oracle import assert_results, computed
 
 #: In blocks of eight columns some lie inside every row; one of 64 has a row's beginning and its end.
 TILES = {"blocks": Tile(400, 1, 1, 2, block=8), "rows": Tile(400, 4, 1, 1, 2, block=32), "one": Tile(400, 2, 1, 1)}
+#: Slices of rows that programs share, some of which have all of a row but its ends.
+SLICES = {"shared": Tile(16, 1, 1, 64, 2)}
 
 
-def in_turns(tile="blocks"):
-    tiles = (replace(TILES[tile], block=TILES[tile].block or 64),)
-    return in_force.override(few_rows=0, turns_from_bytes=0, turns_tiles=tiles, centred_turns_tiles=tiles)
+def in_turns(how="blocks"):
+    always = {"few_rows": 0, "turns_from_bytes": 0, "summed_turns_from_bytes": 0}
+    if how in SLICES:
+        slices = {"turns_slice": SLICES[how], "centred_turns_slice": SLICES[how]}
+        return in_force.override(backward_row_bytes=0, **always, **slices)
+    tiles = (replace(TILES[how], block=TILES[how].block or 64),)
+    return in_force.override(turns_tiles=tiles, centred_turns_tiles=tiles, **always)
 
 
-def plan_of(case, inputs):
+def plan_of(case, inputs, schedule="turns"):
     plan = explained(case, inputs).backward
-    assert plan.schedule == "turns", str(plan)
+    assert plan.schedule == schedule, str(plan)
     return plan
 
 
@@ -39,13 +45,36 @@ def test_gradients_are_those_of_the_definition(op, tile, rows, cols, dtype, turn
         assert_results(case, inputs)
 
 
-def test_a_broken_row_stays_alone():
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize(
+    ("rows", "cols", "dtype", "groups"), [(19, 37, BF16, 16), (8, 61, F16, 8), (11, 42, BF16, 8), (7, 21, F32, 4)]
+)
+def test_rows_that_are_shared_are_taken_in_turns_too(op, rows, cols, dtype, groups):
+    """With rows beyond a multiple of the turns, and without; a row in three slices, and in four."""
+    case = Case(op, x=dtype, weight=dtype, bias=dtype if op == "layer_norm" else None, residual=dtype)
+    inputs = inputs_of(case, rows, cols)
+    with in_turns("shared"):
+        plan = plan_of(case, inputs, "split_turns")
+        assert plan.programs == groups * plan.slices
+        assert_results(case, inputs)
+
+
+def test_fewer_rows_than_turns_are_shared_as_they_are():
+    case = Case(x=BF16, weight=BF16)
+    inputs = inputs_of(case, 7, 37)
+    with in_turns("shared"):
+        plan_of(case, inputs, "split")
+        assert_results(case, inputs)
+
+
+@pytest.mark.parametrize(("how", "schedule"), [("one", "turns"), ("shared", "split_turns")])
+def test_a_broken_row_stays_alone(how, schedule):
     """Its elements lie in the vectors with which its neighbours begin and end."""
     case = Case("layer_norm", x=BF16, weight=BF16, residual=BF16)
     inputs = inputs_of(case, 19, 37)
     others = torch.arange(19) != 9
-    with in_turns("one"):
-        plan_of(case, inputs)
+    with in_turns(how):
+        plan_of(case, inputs, schedule)
         healthy = computed(case, inputs)
         broken = replace(inputs, x=inputs.x.clone(), dy=inputs.dy.clone(), dsum=inputs.dsum.clone())
         for tensor in (broken.x, broken.dy, broken.dsum):

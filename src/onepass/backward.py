@@ -14,6 +14,7 @@ from onepass.handover import Place, Step, contiguous_strides, divided, make_kern
 from onepass.kernels.few import few_backward
 from onepass.kernels.reduce import sum_partials
 from onepass.kernels.split import split_backward
+from onepass.kernels.split_turns import split_turns_backward
 from onepass.kernels.stream import stream_backward, stream_backward_affine
 from onepass.kernels.tile import tile_backward
 from onepass.kernels.turns import turns_backward
@@ -257,6 +258,9 @@ class Backward:
         every = ["dy", "dsum", "h", "weight", *statistics, "dx", "dresidual", "dweights", "dbiases"]
         statistic = stat_strides(self.layout, 4, problem.cols)
         strides = divided(align, (dy, dsum, h, dx, dresidual)) + statistic
+        vector = 16 // problem.h.itemsize
+        turn_row = problem.turns * problem.cols // vector
+        in_turns = {key: kept[key] for key in kept if key != "LANED"} | {"TURNS": problem.turns, "ALIGN": vector}
         if plan.schedule == "few":
             columns = column_sums.few_columns_plan(problem, plan.programs // plan.slices)
             names = ["dy", "dsum", "h", "weight", *statistics, "dx", "dresidual", "dweight", "dbias"]
@@ -280,16 +284,19 @@ class Backward:
             add(tile_backward, every, scalars, constants, plan)
         elif plan.schedule == "turns":
             partial_rows = plan.programs
-            turns, vector = problem.turns, 16 // problem.h.itemsize
-            row = turns * problem.cols // vector
-            scalars = (row, row, problem.rows, problem.cols, plan.programs // turns, norm.offset)
-            constants = {key: kept[key] for key in kept if key != "LANED"} | {
-                "TURNS": turns, "ROWS": plan.rows, "BLOCK": plan.block, "BLOCKS": plan.blocks,
-                "WHOLE": problem.cols // plan.block - 1, "ALIGN": vector,
+            scalars = (turn_row, turn_row, problem.rows, problem.cols, plan.programs // problem.turns, norm.offset)
+            constants = in_turns | {
+                "ROWS": plan.rows, "BLOCK": plan.block, "BLOCKS": plan.blocks, "WHOLE": problem.cols // plan.block - 1,
                 "PACKED": plans.is_packed(plan, vector, backward=True), "STAGES": plan.stages,
             }  # fmt: skip
-            names = [name for name in every if name != "dresidual"]
-            add(turns_backward, names, scalars, constants, plan)
+            add(turns_backward, [name for name in every if name != "dresidual"], scalars, constants, plan)
+        elif plan.schedule == "split_turns" and needs.dx:
+            partial_rows = plan.programs // plan.slices
+            mailbox = problem.rows * plan.slices
+            scalars = (turn_row, turn_row, problem.rows, problem.cols, plan.slices, partial_rows, norm.offset)
+            constants = in_turns | {"BLOCK": plan.block, "PEERS": power_of_two(plan.slices), "STAGES": plan.stages}
+            names = [name for name in (*every, "mailbox") if name != "dresidual"]
+            add(split_turns_backward, names, scalars, constants, plan)
         elif plan.schedule == "split" and needs.dx:
             partial_rows = plan.programs // plan.slices
             mailbox = problem.rows * problem.lanes * plan.slices

@@ -62,6 +62,8 @@ def search(
     for direction in directions:
         runs = _forwards if direction == "forward" else _backwards
         planned, align, begin = runs(norm, problem, x, weight, bias, residual)
+        if begin is None:
+            continue
         signature = tuned.signature(direction, planned, norm.centred, align)
         if table.find(device.name, signature) is not None and not again:
             continue
@@ -85,8 +87,8 @@ def search(
 
 #: Makes a call that can be timed, anew for each choice.
 Prepare = Callable[[], Callable[[], object]]
-#: What is planned, for which alignment, and what makes the inputs of all calls.
-Runs = tuple[Problem, int, Callable[[], Prepare]]
+#: What is planned, for which alignment, and what makes the inputs of all calls; None where there is nothing to choose.
+Runs = tuple[Problem, int, Callable[[], Prepare] | None]
 
 
 def _forwards(norm: Norm, problem: Problem, x: Tensor, *others: Tensor | None) -> Runs:
@@ -123,7 +125,9 @@ def _backwards(norm: Norm, problem: Problem, x: Tensor, *others: Tensor | None) 
         return prepare
 
     planned = build()
-    return planned.problem, planned.align(True), begin
+    # Rows so few that each is read twice are planned by their number, and a choice is for any number.
+    few = planned.plan().schedule == "few"
+    return planned.problem, planned.align(True), None if few else begin
 
 
 def _race(

@@ -32,7 +32,8 @@ def tune(
     """Time what this problem's kernels could be on this GPU, and keep the fastest for every later call, on disk too.
 
     A problem is the columns, the dtypes and the options; the number of rows is what it is timed with. It compiles every
-    candidate, which takes a while. What is known already is left alone, unless `again`. Returns what was found.
+    candidate, which takes a while. What is known already is left alone, unless `again`, and so are backwards of few
+    rows, which are planned by their number. Returns what was found.
 
     Args:
         x, weight, bias, residual, options: as for `rms_norm` and `layer_norm`.

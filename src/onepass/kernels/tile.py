@@ -101,7 +101,7 @@ def moments_at_once(
     if SLICES > 1:
         total = sum_of_cluster(total, True)
     mean = tl.div_rn(total, end.to(tl.float32))
-    shift = sums / met
+    shift = sums / tl.maximum(met, 1.0)
     distance = pivots + shift - mean
     square = tl.sum(tl.sum(squares, axis=1) + tl.fma(met * distance, distance, -(sums * shift)), axis=0)
     if SLICES > 1:

@@ -41,7 +41,10 @@ def backward_plan(problem: Problem, device: Device, centred: bool, align: int, m
         choice = _held_backward(problem, centred, align)
     if choice.schedule in ("tile", "turns"):
         return _walk(problem, device, choice, column)
-    return _wide(problem, device, choice.tile, column, _most_partials(problem))
+    if choice.schedule == "split_turns":
+        plan = _in_split_turns(problem, device, choice.tile, column)
+        return plan or _wide(problem, device, _slice(problem, centred, align), column)
+    return _wide(problem, device, choice.tile, column)
 
 
 def _ring(problem: Problem, device: Device, tile: Tile) -> Plan | None:
@@ -118,9 +121,10 @@ def _held_backward(problem: Problem, centred: bool, align: int) -> Choice:
             tile = t.turns_few_tile
     else:
         columns = _columns(problem)
-        tile = _odd_backward(problem, centred, align) or fitting(
-            t.centred_backward_tiles if centred else t.backward_tiles, columns
-        )
+        tiles = t.backward_tiles if problem.residual is None else t.summed_backward_tiles
+        if centred:
+            tiles = t.centred_backward_tiles
+        tile = _odd_backward(problem, centred, align) or fitting(tiles, columns)
         short = centred and t.centred_backward_short[0] <= columns <= t.centred_backward_short_tile.cols
         if short and problem.rows * problem.lanes < t.centred_backward_short[1] and piece_of(problem.h, align) > 4:
             tile = t.centred_backward_short_tile
@@ -128,12 +132,20 @@ def _held_backward(problem: Problem, centred: bool, align: int) -> Choice:
     narrow = problem.cols * column <= t.backward_row_bytes and not (centred and problem.cols > t.centred_backward_most)
     if tile is not None and narrow:
         return Choice("turns", tile) if in_turns else Choice("tile", snug(tile, problem.cols, align))
+    if in_turns:
+        return Choice("split_turns", t.centred_turns_slice if centred else t.turns_slice)
+    return Choice("split", _slice(problem, centred, align))
+
+
+def _slice(problem: Problem, centred: bool, align: int) -> Tile:
+    """For rows that programs share, whichever these are."""
+    t = in_force.thresholds()
     if piece_of(problem.h, align) == 2:
-        return Choice("split", t.odd_backward_slice)
+        return t.odd_backward_slice
     if centred and problem.cols <= t.centred_backward_slice.cols * t.many_slices:
-        return Choice("split", t.centred_backward_slice)
+        return t.centred_backward_slice
     many = problem.cols > t.backward_slice.cols * t.many_slices
-    return Choice("split", t.backward_slice_of_many if many and not centred else t.backward_slice)
+    return t.backward_slice_of_many if many and not centred else t.backward_slice
 
 
 def _odd_backward(problem: Problem, centred: bool, align: int) -> Tile | None:
@@ -178,19 +190,29 @@ def _walkers(resident: int) -> int:
     return power if power >= in_force.thresholds().walking_share * resident else resident
 
 
-def _wide(problem: Problem, device: Device, tile: Tile, column: int, most: int | None = None) -> Plan:
-    """Split where all programs of a row can run at the same time, else stream; in `most` groups of them at the most."""
-    per_sm = tile.programs_per_sm or 0
-    slices = cdiv(problem.cols, tile.cols)
-    resident = device.sms * per_sm
-    rows = problem.rows * problem.lanes
-    if device.cooperative and slices <= resident and not problem.per_lane:
-        groups = min(rows, resident // slices, most or rows)
-        registers = device.registers // (per_sm * tile.warps * 32) // 8 * 8  # they are handed out in eights
-        stages = _stages_that_fit(tile, per_sm, tile.cols * column, device)
-        plan = Plan("split", 1, tile.cols, tile.warps, groups * slices, 1, stages, slices, min(255, registers))
-        return replace(plan, together=True)
-    return stream_plan(problem)
+def _wide(problem: Problem, device: Device, tile: Tile, column: int) -> Plan:
+    """Split where all programs of a row can run at the same time, else stream."""
+    plan = _shared("split", problem, device, tile, column)
+    return stream_plan(problem) if plan is None or problem.per_lane else plan
+
+
+def _in_split_turns(problem: Problem, device: Device, tile: Tile, column: int) -> Plan | None:
+    """None where there would be turns without a group of programs, or without a row."""
+    plan = _shared("split_turns", replace(problem, cols=reach(problem)), device, tile, column)
+    groups = 0 if plan is None else plan.programs // plan.slices // problem.turns * problem.turns
+    return None if plan is None or groups == 0 else replace(plan, programs=groups * plan.slices)
+
+
+def _shared(schedule: str, problem: Problem, device: Device, tile: Tile, column: int) -> Plan | None:
+    """Groups of programs that stay, one for each slice of a row; None where not even one can run at once."""
+    per_sm, slices = tile.programs_per_sm or 0, cdiv(problem.cols, tile.cols)
+    groups = min(problem.rows * problem.lanes, device.sms * per_sm // slices, _most_partials(problem))
+    if not device.cooperative or groups == 0:
+        return None
+    registers = device.registers // (per_sm * tile.warps * 32) // 8 * 8  # they are handed out in eights
+    stages = _stages_that_fit(tile, per_sm, tile.cols * column, device)
+    plan = Plan(schedule, 1, tile.cols, tile.warps, groups * slices, 1, stages, slices, min(255, registers))
+    return replace(plan, together=True)
 
 
 def _stages_that_fit(tile: Tile, programs_per_sm: int, tile_bytes: int, device: Device) -> int:

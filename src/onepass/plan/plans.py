@@ -20,8 +20,8 @@ from onepass.spec import Problem
 class Plan:
     """One launch: `programs` programs of `warps` warps, each with `blocks` blocks of `rows` × `block` elements."""
 
-    # "tile", "split" or "stream"; "few", "turns" and "ring" for a backward of few rows, of odd ones, and of those that
-    # programs share, from shared memory; "columnwise" and "staged" for FP8 both ways
+    # "tile", "split" or "stream"; "few", "turns", "split_turns" and "ring" for a backward of few rows, of odd ones, of
+    # odd ones that programs share, and of shared ones from shared memory; "columnwise" and "staged" for FP8 both ways
     schedule: str
     rows: int
     block: int
@@ -64,7 +64,7 @@ class Plan:
 class Choice:
     """How the rows of a problem are worked on, however many they are."""
 
-    # "tile", "turns", "split", "ring" or "stream"; "cluster" for a tile whose rows are always shared
+    # "tile", "turns", "split", "split_turns", "ring" or "stream"; "cluster" for a tile whose rows are always shared
     schedule: str
     tile: Tile
 

@@ -54,7 +54,7 @@ class Thresholds:
     #: 5.0 us against 5.5 at 2,093 x 1,600, 8.2 against 8.6 at 4,096 rows, 50.2 against 52.4 at 32,768; 5.2 against 5.6
     #: at 2,093 x 1,792, but 3.8 against 3.7 at 1,000. Up to 3,072 columns it is 7 to 11 % at 2,093 rows too, and level
     #: for more; but so many elements a thread are kept packed, which inductor cannot follow: a compiled call would go
-    #: through an op of PyTorch's, and cost the host more than that. With a residual it is slower.
+    #: through an op of PyTorch's. With a residual it is slower.
     short_plain_from: int = 1537
     short_plain_tile: Tile = Tile(1792, 1, 2, block=256)
     #: With a weight that is wider than x, fewer warps to read it: 63.8 us against 68.6 at 16,384 x 4,096, 9.3 against
@@ -270,6 +270,23 @@ class Thresholds:
         Tile(8192, 1, 16, 1, 3),
         Tile(16384, 1, 8, 1, 3, block=2048),
     )
+    #: With a residual, whose gradient arrives beside: fewer rows or warps a program leave room for a third input. 4.8
+    #: us against 5.4 at 20,000 x 16, 7.6 against 8.5 at 64 columns; 7.3 against 8.1 at 2,500 x 512, 18.9 against 20.8
+    #: at 2,400 columns, 36.9 against 38.1 at 6,144; for more rows 1 to 3 % less, and 71.8 against 77.6 at 2,400.
+    summed_backward_tiles: tuple[Tile, ...] = (
+        Tile(16, 32, 2, 8, 4),
+        backward_tiles[1],
+        Tile(64, 32, 4, 2, 4),
+        *backward_tiles[3:8],
+        Tile(512, 2, 2, 4, 4),
+        *backward_tiles[9:11],
+        Tile(2048, 1, 2, 4, 3, block=512),
+        Tile(2560, 1, 4, 2, 3, block=512),
+        Tile(3072, 1, 4, 2, 3, block=1024),
+        *backward_tiles[14:17],
+        Tile(6144, 1, 8, 1, 3, block=2048),
+        *backward_tiles[18:],
+    )
     #: LayerNorm's accumulates dB too. With 16 warps it spills at 8,192 columns: 262 us against 203 with 8, at 16,384
     #: rows. One stage more hides its second sum: 198 us against 205 at 4,096 columns, 300 against 334 at 6,144.
     centred_backward_tiles: tuple[Tile, ...] = (
@@ -318,9 +335,12 @@ class Thresholds:
     half_odd_wide_from: int = 3073
     #: Dense rows of so many bytes and more, which could be loaded in pieces of 4 bytes at the most, are taken in turns
     #: (kernels/turns.py): 106 us against 136 at 16,384 x 4,099, LayerNorm 115 against 175, with a residual 145 against
-    #: 403 at 14,637 rows; 113 against 147 at 458,015 x 131, but 137 against 130 at 606,060 x 99. By the columns with
-    #: what may come before them. Shorter ones in narrow blocks of many rows, which reach less far beyond them.
-    turns_from_bytes: int = 258
+    #: 403 at 14,637 rows; 90 against 92 at 412,371 x 97, LayerNorm 96 against 100, but 98 against 94 at 493,827 x 81.
+    #: With a residual 113 against 196 there, 146 against 210 at 816,326 x 49, but 157 against 143 at 975,609 x 41. By
+    #: the columns with what may come before them. Shorter ones in narrow blocks of many rows, which reach less far
+    #: beyond them.
+    turns_from_bytes: int = 194
+    summed_turns_from_bytes: int = 98
     turns_tiles: tuple[Tile, ...] = (
         Tile(224, 8, 2, 4, 3, block=32),
         Tile(400, 8, 4, 2, 4, block=64),
@@ -346,9 +366,12 @@ class Thresholds:
     #: Loads of 2 bytes wait in registers, not in shared memory: a stage less leaves room for LayerNorm's sums, 56 us
     #: against 79 at 128 x 51,903. RMSNorm's are level.
     odd_backward_slice: Tile = Tile(2048, 1, 2, 4, 2)
+    #: Taken in turns (kernels/split_turns.py).
+    turns_slice: Tile = backward_slice
     #: LayerNorm's sums leave room for eight warps an SM, and one that has a slice for itself waits for no other: 229 us
     #: against 249 at 8,192 x 16,384, 489 against 506 at 4,096 x 65,536, but 575 against 555 at 2,048 x 131,072.
     centred_backward_slice: Tile = Tile(1024, 1, 1, 8, 3)
+    centred_turns_slice: Tile = centred_backward_slice
     #: With more slices than these, a program waits for so many others that twice the warps pay, at half the elements
     #: each: 907 us against 960 at 2,048 x 262,144. It is the same at 64 slices, and worse at 32 (502 against 438).
     #: LayerNorm was not tried.

@@ -9,8 +9,10 @@ from onepass.spec import Problem
 
 def takes_turns(problem: Problem, align: int) -> bool:
     """Whether a backward's programs take rows that lie alike, so that all can be loaded in vectors."""
+    t = in_force.thresholds()
+    least = t.turns_from_bytes if problem.residual is None else t.summed_turns_from_bytes
     narrow = piece_of(problem.h, align) <= 4
-    return problem.turns > 1 and narrow and problem.cols * problem.h.itemsize >= in_force.thresholds().turns_from_bytes
+    return problem.turns > 1 and narrow and problem.cols * problem.h.itemsize >= least
 
 
 def reach(problem: Problem) -> int:
