@@ -32,6 +32,7 @@ _NO_ODD_TILES: dict[str, object] = {
     "half_odd_wide_from": 1 << 30,
     "centred_backward_short": (65, 0),
     "turns_from_bytes": 1 << 30,
+    "summed_turns_from_bytes": 1 << 30,
     "odd_summed_tile": Tile(0, 1, 1),
     "wide_forward_tile": Tile(0, 1, 1),
 }

@@ -293,6 +293,8 @@ def test_rows_in_turns_have_as_many_programs_for_each(centred, dtype):
         assert takes_turns(problem, align) == (narrow and cols * dtype.itemsize >= t.turns_from_bytes)
         if plan.schedule != "turns":
             assert not takes_turns(problem, align) or cols * dtype.itemsize > 16000
+            groups = plan.programs // plan.slices
+            assert plan.schedule != "split_turns" or (groups >= turns and groups % turns == 0)
             continue
         assert plan.programs % turns == 0 and plan.programs <= max(turns, 132 * 16)
         assert plan.blocks * plan.block >= cols + vector - 1 > (plan.blocks - 1) * plan.block

@@ -19,7 +19,7 @@ SLICES = {"shared": Tile(16, 1, 1, 64, 2)}
 def in_turns(how="blocks"):
     always = {"few_rows": 0, "turns_from_bytes": 0, "summed_turns_from_bytes": 0}
     if how in SLICES:
-        slices = {"turns_slice": SLICES[how], "centred_turns_slice": SLICES[how]}
+        slices = {"turns_shared": ((64, SLICES[how]),), "centred_turns_shared": ((64, SLICES[how]),)}
         return in_force.override(backward_row_bytes=0, **always, **slices)
     tiles = (replace(TILES[how], block=TILES[how].block or 64),)
     return in_force.override(turns_tiles=tiles, centred_turns_tiles=tiles, **always)

@@ -112,6 +112,12 @@ CASES = [
     ),
     *(Case(f"{cols:,} fp32 columns", "rms_norm", "tile", (517, cols), FP32) for cols in (61, 301, 423, 4099)),
     Case("325 columns residual", "rms_norm", "tile", (517, 325), BF16, residual=BF16),
+    Case("61 columns residual", "rms_norm", "tile", (5003, 61), BF16, residual=BF16),
+    # And rows at odd addresses that programs share in the backward.
+    Case("20,001 columns", "rms_norm", "tile", (517, 20001), BF16),
+    Case("9,001 columns residual", "rms_norm", "tile", (517, 9001), BF16, residual=BF16),
+    Case("12,002 columns", "layer_norm", "tile", (517, 12002), BF16, bias=True),
+    Case("15,001 fp32 columns offset", "rms_norm", "tile", (517, 15001), FP32, options={"offset": 1.0}),
     Case("few rows of heads", "rms_norm", "tile", (19, 8, 128), BF16),
     # The residual stream in fp32 beside bf16: dx and dresidual are two tensors then.
     Case("one row rms bf16 fp32 residual", "rms_norm", "tile", (517, 2880), BF16, residual=FP32),
@@ -162,17 +168,36 @@ def backward_schedule(case: Case) -> str:
         most = max(most, t.few_odd_rows)
     few = case.schedule == "tile" and rows <= most and not case.per_head
     few |= case.schedule == "split" and CLUSTERS and rows <= 16 and width <= 256 << 10
-    odd = case.schedule == "tile" and (cols & -cols) * size <= 4 and width >= t.turns_from_bytes
+    if few:
+        return "few"
+    if (cols & -cols) * size <= 4 and case.schedule != "stream":
+        return _schedule_of_odd(case, cols, width)
     shared = case.schedule == "tile" and case.op == "layer_norm" and cols > t.centred_backward_most
     plain = GLUON and case.op == "rms_norm" and case.residual is None and width % 16 == 0
     ring = plain and width // 2 >= t.ring_from and case.schedule != "stream"
-    return "few" if few else "turns" if odd else "ring" if ring else "split" if shared else case.schedule
+    return "ring" if ring else "split" if shared else case.schedule
+
+
+def _schedule_of_odd(case: Case, cols: int, width: int) -> str:
+    """In turns, if they are not too short for that; and shared, if they are wide."""
+    t = in_force.thresholds()
+    if width < (t.turns_from_bytes if case.residual is None else t.summed_turns_from_bytes):
+        return "tile"
+    if case.op == "layer_norm":
+        most = t.centred_backward_most
+    else:
+        most = 16384 if case.residual is None else t.summed_turns_most
+    if cols <= most * 2 // case.dtype.itemsize:
+        return "turns"
+    shared = t.centred_turns_shared if case.op == "layer_norm" else t.turns_shared
+    return "split_turns" if cols <= shared[-1][0] else "split"
 
 
 def streaming() -> Any:
     """Thresholds under which every row is too wide for a tile, and for as many programs as can cooperate."""
     now = in_force.thresholds()
     changes: dict[str, Any] = {"few_rows": 0, "held_per_sm": 0, "ring_from": 1 << 30}
+    changes |= {"turns_shared": (), "centred_turns_shared": ()}
     for name in (entry.name for entry in fields(now)):
         value = getattr(now, name)
         if name.endswith("_tiles"):

@@ -28,8 +28,10 @@ def graphs() -> int:
     return counters["stats"]["unique_graphs"]
 
 
-#: In turns, the backward.
-ODD = next(case for case in CASES if case.name == "2,881 columns rms_norm")
+#: In turns, the backward, held and shared.
+ODD, SHARED = (
+    next(case for case in CASES if case.name == name) for name in ("2,881 columns rms_norm", "20,001 columns")
+)
 
 
 def plain(x: Tensor, weight: Tensor, bias: None, residual: None) -> tuple[Tensor, None]:
@@ -43,9 +45,10 @@ def with_residual(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor) -> 
 
 @pytest.mark.parametrize(
     ("function", "case"),
-    [(plain, PLAIN["one row"]), (plain, PLAIN["split"]), (plain, ODD), (with_residual, RESIDUAL["block rows"])],
+    [(plain, PLAIN["one row"]), (plain, PLAIN["split"]), (plain, ODD), (plain, SHARED),
+     (with_residual, RESIDUAL["block rows"])],
     ids=str,
-)
+)  # fmt: skip
 def test_a_compiled_step_is_one_graph_with_eagers_bits(function, case: Case) -> None:
     tensors = tensors_of(case)
     with on_schedule(case, tensors):

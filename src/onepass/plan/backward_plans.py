@@ -42,7 +42,7 @@ def backward_plan(problem: Problem, device: Device, centred: bool, align: int, m
     if choice.schedule in ("tile", "turns"):
         return _walk(problem, device, choice, column)
     if choice.schedule == "split_turns":
-        plan = _in_split_turns(problem, device, choice.tile, column)
+        plan = split_turns_plan(problem, device, choice.tile, column)
         return plan or _wide(problem, device, _slice(problem, centred, align), column)
     return _wide(problem, device, choice.tile, column)
 
@@ -130,11 +130,12 @@ def _held_backward(problem: Problem, centred: bool, align: int) -> Choice:
             tile = t.centred_backward_short_tile
     column = problem.y.itemsize + problem.h.itemsize + itemsize(problem.weight) + (8 if centred else 4)
     narrow = problem.cols * column <= t.backward_row_bytes and not (centred and problem.cols > t.centred_backward_most)
+    narrow = narrow and not (in_turns and problem.residual is not None and problem.cols > t.summed_turns_most)
     if tile is not None and narrow:
         return Choice("turns", tile) if in_turns else Choice("tile", snug(tile, problem.cols, align))
-    if in_turns:
-        return Choice("split_turns", t.centred_turns_slice if centred else t.turns_slice)
-    return Choice("split", _slice(problem, centred, align))
+    shared = t.centred_turns_shared if centred else t.turns_shared
+    in_slices = next((tile for most, tile in shared if in_turns and problem.cols <= most), None)
+    return Choice("split", _slice(problem, centred, align)) if in_slices is None else Choice("split_turns", in_slices)
 
 
 def _slice(problem: Problem, centred: bool, align: int) -> Tile:
@@ -196,8 +197,8 @@ def _wide(problem: Problem, device: Device, tile: Tile, column: int) -> Plan:
     return stream_plan(problem) if plan is None or problem.per_lane else plan
 
 
-def _in_split_turns(problem: Problem, device: Device, tile: Tile, column: int) -> Plan | None:
-    """None where there would be turns without a group of programs, or without a row."""
+def split_turns_plan(problem: Problem, device: Device, tile: Tile, column: int) -> Plan | None:
+    """Groups of programs for each turn; None where there would be turns without one, or without a row."""
     plan = _shared("split_turns", replace(problem, cols=reach(problem)), device, tile, column)
     groups = 0 if plan is None else plan.programs // plan.slices // problem.turns * problem.turns
     return None if plan is None or groups == 0 else replace(plan, programs=groups * plan.slices)

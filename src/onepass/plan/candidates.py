@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from onepass.plan.backward_plans import backward_choice
+from onepass.plan.backward_plans import backward_choice, split_turns_plan
 from onepass.plan.device import Device
 from onepass.plan.forward_plans import forward_choice
 from onepass.plan.in_force import thresholds
@@ -77,7 +77,11 @@ def backward_candidates(problem: Problem, device: Device, centred: bool, align: 
                 walking = Tile(tile.cols, rows, tile.warps, per_sm, stages, tile.block)
                 found.append(Choice(schedule, walking))
     if problem.cols >= 8192 and device.cooperative and not problem.per_lane:
-        found += _slices(stages=(2, 3))
+        slices = list(_slices(stages=(2, 3)))
+        if schedule == "turns":
+            taken = [choice.tile for choice in slices if split_turns_plan(problem, device, choice.tile, column)]
+            found += [Choice("split_turns", tile) for tile in taken]
+        found += slices
     if model.schedule == "ring":
         found += [Choice("ring", tile) for tile in thresholds().rings]
     return _distinct(found, problem.cols)

@@ -247,11 +247,12 @@ class Thresholds:
     patience: int = 1 << 11
 
     #: Backward: the tile's rows times columns is also the size of dW's accumulator in registers. One warp where it can
-    #: hold the row: it waits for no other.
+    #: hold the row: it waits for no other. At 20,000 x 64 6.9 us with four warps
+    #: against 7.7 with eight, LayerNorm 8.6 against 10.0; at 16 columns 4.5 with 32 rows a program against 5.2 with 16.
     backward_tiles: tuple[Tile, ...] = (
-        Tile(16, 16, 1, 16, 4),
+        Tile(16, 32, 2, 8, 4),
         Tile(32, 16, 2, 8, 4),
-        Tile(64, 32, 8, 2, 4),
+        Tile(64, 32, 4, 2, 4),
         Tile(96, 16, 8, 2, 4, block=128),
         Tile(128, 4, 1, 8, 4),
         Tile(224, 4, 1, 8, 3, block=256),
@@ -270,14 +271,11 @@ class Thresholds:
         Tile(8192, 1, 16, 1, 3),
         Tile(16384, 1, 8, 1, 3, block=2048),
     )
-    #: With a residual, whose gradient arrives beside: fewer rows or warps a program leave room for a third input. 4.8
-    #: us against 5.4 at 20,000 x 16, 7.6 against 8.5 at 64 columns; 7.3 against 8.1 at 2,500 x 512, 18.9 against 20.8
-    #: at 2,400 columns, 36.9 against 38.1 at 6,144; for more rows 1 to 3 % less, and 71.8 against 77.6 at 2,400.
+    #: With a residual, whose gradient arrives beside, fewer rows a program or a stage less leave room for a third one:
+    #: 71.8 us against 77.6 at 13,981 x 2,400, 18.9 against 20.8 at 2,500; 7.3 against 8.1 at 2,500 x 512; 2 to 3 % at
+    #: 1,280, 2,688, 3,072 and 6,144 columns, where RMSNorm alone is slower by as much and more.
     summed_backward_tiles: tuple[Tile, ...] = (
-        Tile(16, 32, 2, 8, 4),
-        backward_tiles[1],
-        Tile(64, 32, 4, 2, 4),
-        *backward_tiles[3:8],
+        *backward_tiles[:8],
         Tile(512, 2, 2, 4, 4),
         *backward_tiles[9:11],
         Tile(2048, 1, 2, 4, 3, block=512),
@@ -292,7 +290,7 @@ class Thresholds:
     centred_backward_tiles: tuple[Tile, ...] = (
         *backward_tiles[:2],
         Tile(48, 16, 2, 4, 4, block=32),
-        Tile(64, 32, 8, 2, 4),
+        backward_tiles[2],
         Tile(128, 16, 4, 2, 4, block=64),
         *backward_tiles[5:7],
         Tile(336, 2, 1, 8, 4, block=128),
@@ -366,12 +364,23 @@ class Thresholds:
     #: Loads of 2 bytes wait in registers, not in shared memory: a stage less leaves room for LayerNorm's sums, 56 us
     #: against 79 at 128 x 51,903. RMSNorm's are level.
     odd_backward_slice: Tile = Tile(2048, 1, 2, 4, 2)
-    #: Taken in turns (kernels/split_turns.py).
-    turns_slice: Tile = backward_slice
+    #: Taken in turns (kernels/split_turns.py), by the columns up to which a slice serves: 154 us against 193 at 4,096 x
+    #: 20,001, 127 against 166 at 2,048 x 32,769, 254 against 331 at 65,537 columns, with a residual 182 against 261,
+    #: 154 against 225 and 303 against 430; 56.5 against 59 at 89 x 111,055. LayerNorm 176 against 220 at 20,001
+    #: columns, 201 against 251 at 8,192 x 12,001, 118 against 127 at 1,000 x 40,001, but 280 against 272 at 47,001
+    #: columns and 474 against 416 at 65,537. In fp32 3 to 15 % less.
+    turns_shared: tuple[tuple[int, Tile], ...] = (
+        (24576, Tile(1024, 1, 1, 8, 3)),
+        (49152, Tile(1024, 1, 2, 8, 3)),
+        (1 << 31, Tile(2048, 1, 2, 4, 3)),
+    )
+    centred_turns_shared: tuple[tuple[int, Tile], ...] = ((40960, Tile(1024, 1, 1, 8, 3)),)
+    #: With a residual so many columns are the most that one program takes: 210 us against 244 at 8,192 x 12,001, 48.3
+    #: against 50.2 at 2,048 x 8,193.
+    summed_turns_most: int = 8192
     #: LayerNorm's sums leave room for eight warps an SM, and one that has a slice for itself waits for no other: 229 us
     #: against 249 at 8,192 x 16,384, 489 against 506 at 4,096 x 65,536, but 575 against 555 at 2,048 x 131,072.
     centred_backward_slice: Tile = Tile(1024, 1, 1, 8, 3)
-    centred_turns_slice: Tile = centred_backward_slice
     #: With more slices than these, a program waits for so many others that twice the warps pay, at half the elements
     #: each: 907 us against 960 at 2,048 x 262,144. It is the same at 64 slices, and worse at 32 (502 against 438).
     #: LayerNorm was not tried.
