@@ -280,6 +280,18 @@ def test_backward_programs_are_whole_lanes():
 
 
 @norms
+def test_rows_that_could_be_taken_in_turns_are_few_up_to_fewer(centred):
+    def schedule(rows, cols, turns):
+        problem = replace(problem_of(rows, cols), turns=turns)
+        return backward_plans.backward_plan(problem, H200, centred, 1, True).schedule
+
+    for rows, cols in ((300, 6001), (400, 3001), (30, 16001)):
+        assert schedule(rows, cols, 8) == schedule(rows, cols, 1) == "few"
+    for rows, cols in ((500, 3001), (300, 12001), (256, 16001)):
+        assert schedule(rows, cols, 8) in ("turns", "split_turns") and schedule(rows, cols, 1) == "few"
+
+
+@norms
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_rows_in_turns_have_as_many_programs_for_each(centred, dtype):
     vector = 16 // dtype.itemsize
@@ -318,7 +330,7 @@ def test_row_counts_that_were_prepared_for_have_all_kernels_of_rows_in_turns(cen
         plans = [backward_plans.backward_plan(problem, H200, centred, 1, True) for problem in problems]
         return {(p.schedule, p.rows, p.block, p.blocks, p.warps, p.stages, p.slices) for p in plans}
 
-    for cols in (175, 369, 4099):
+    for cols in (175, 369, 4099, 12001, 20001, 70001):
         prepared = kernels(cols, row_counts.row_counts_apart())
         assert kernels(cols, {*ROWS, 2, 600, 3000, 10_000, 20_000}) <= prepared, cols
 

@@ -86,6 +86,8 @@ def _few(problem: Problem, device: Device, centred: bool, align: int) -> Plan | 
         return Plan("few", 1, block, t.few_slice.warps, rows * CLUSTER, blocks, slices=CLUSTER, unit=block)
     if columns > t.few_row.cols and rows > t.few_wide_rows:
         return None
+    if takes_turns(problem, align) and rows * rows * columns > t.few_in_turns:
+        return None
     if odd and rows > t.few_wide_rows:
         row = fitting((t.few_odd_row,), columns)
         return None if row is None else tiles_of(problem, row, "few")

@@ -423,6 +423,10 @@ class Thresholds:
     few_rows: int = 512
     few_columns_a_row: int = 5
     few_elements: int = 1 << 22
+    #: Those that could be taken in turns up to so many rows x rows x columns: 11.1 us against 9.4 at 500 x 3,001, 23.9
+    #: against 17.0 at 300 x 12,001, with a residual 25.3 against 20.6, LayerNorm 27.3 against 22.7; but 7.7 against 8.9
+    #: at 400 x 3,001, 10.4 against 13.3 at 300 x 6,001, 11.1 against 14.1 at 260 x 8,193.
+    few_in_turns: int = 600 << 20
     #: Columns of a program for dW, and rows at a time, for up to so many rows: 4.6 us against 12.1 at 1 x 101,632, 5.3
     #: against 7.9 at 16 x 65,536, LayerNorm 8.5 against 13.9 at 24 x 65,536, 2.1 against 2.5 at 4 x 4,096.
     few_columns: tuple[tuple[int, Tile], ...] = ((24, Tile(256, 1, 8)), (512, Tile(32, 16, 8)))
