@@ -104,7 +104,10 @@ SHAPES = {
 
 
 def planned(schedule: str) -> AbstractContextManager[Thresholds]:
-    return in_force.override(**{"few_rows": 0} | _NO_ODD_TILES | SCHEDULES[schedule])
+    changes = {"few_rows": 0} | _NO_ODD_TILES | SCHEDULES[schedule]
+    if "backward_tiles" in changes:  # with a residual and without
+        changes["summed_backward_tiles"] = changes["backward_tiles"]
+    return in_force.override(**changes)
 
 
 def assert_planned(schedule: str, plan: Explanation) -> None:

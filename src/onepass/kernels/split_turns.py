@@ -2,7 +2,7 @@
 
 A group of programs, one for each slice, takes only rows that lie alike, so that all are cut between the same vectors.
 The number of groups is a multiple of TURNS: then the next row of a group is the next of its turn. Programs whose slices
-lie inside every row (not EDGE) have nothing to mask: it is half of the instructions.
+lie inside every row (not EDGE) have nothing to mask, which is a third of the instructions in the compiled code.
 """
 
 import triton
