@@ -4,8 +4,8 @@ An op of the dispatcher takes half of a compiled call of a small tensor. So whil
 are taken apart into their kernels, as `torch.library.triton_op` does it. Where that cannot be they stay ops: where a
 size is symbolic, because the number of rows decides the plan; where programs exchange sums, must all run at the same
 time, or form clusters, which inductor does not know how to launch; where it cannot tell what a kernel writes, as with
-blocks that are held packed; where a tensor would be copied or is empty; and in an exported program, which is not for
-one GPU alone.
+blocks that are held packed; where rows would lie over other threads than in a call that is not compiled, and so have
+other bits; where a tensor would be copied or is empty; and in an exported program, which is not for one GPU alone.
 """
 
 from __future__ import annotations
@@ -116,8 +116,19 @@ def _launch(steps: Iterable[Step], tensors: Mapping[str, Maybe]) -> None:
 
 def _launchable(steps: Sequence[Step], device: torch.device, direction: str) -> bool:
     apart = all(not step.cooperative and not step.exchanges and step.cluster == 1 for step in steps)
-    plain = apart and all(step.plan.registers is None for step in steps)
+    plain = apart and all(step.plan.registers is None and _lies_as_ever(step) for step in steps)
     return plain and all(_writes(step, device) <= WRITTEN[direction] for step in steps)
+
+
+def _lies_as_ever(step: Step) -> bool:
+    """Whether a row lies over the same threads as in our own launches, whose pointers are multiples of ALIGN elements.
+
+    Inductor says of each that it is a multiple of 16 bytes. Of rows that begin elsewhere weight and bias still do, and
+    the widest piece of anything that a thread may have decides how all of it lies.
+    """
+    widest = 16 // min(dtype.itemsize for dtype in step.dtypes if dtype is not None)
+    pieces = min(widest, step.plan.block // (32 * step.plan.warps))
+    return pieces <= int(step.constants["ALIGN"])
 
 
 _known_writes: dict[Any, set[str]] = {}

@@ -133,6 +133,7 @@ def test_a_backward_is_its_kernels(rows: int, cols: int, kernels: dict[str, int]
     [
         (64, 262144, "all programs must run at the same time"),
         (64, 16384, "blocks are held packed"),
+        (64, 423, "a thread would have other columns of a row"),
         (0, 2048, "there is nothing to launch for"),
     ],
 )

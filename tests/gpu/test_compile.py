@@ -28,9 +28,10 @@ def graphs() -> int:
     return counters["stats"]["unique_graphs"]
 
 
-#: In turns, the backward, held and shared.
-ODD, SHARED = (
-    next(case for case in CASES if case.name == name) for name in ("2,881 columns rms_norm", "20,001 columns")
+#: In turns, the backward, held and shared; and rows of which inductor would let a thread have other columns.
+ODD, SHARED, LAID = (
+    next(case for case in CASES if case.name == name)
+    for name in ("2,881 columns rms_norm", "20,001 columns", "423 fp32 columns")
 )
 
 
@@ -46,7 +47,7 @@ def with_residual(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor) -> 
 @pytest.mark.parametrize(
     ("function", "case"),
     [(plain, PLAIN["one row"]), (plain, PLAIN["split"]), (plain, ODD), (plain, SHARED),
-     (with_residual, RESIDUAL["block rows"])],
+     (plain, LAID), (with_residual, RESIDUAL["block rows"])],
     ids=str,
 )  # fmt: skip
 def test_a_compiled_step_is_one_graph_with_eagers_bits(function, case: Case) -> None:
