@@ -1,5 +1,6 @@
 """What torch.compile sees of a call: kernels that inductor launches, or an op. Traced with fake CUDA tensors."""
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -17,8 +18,13 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from triton.backends.compiler import GPUTarget
 
 from onepass import ops
+from onepass.forward import Forward
+from onepass.handover import Step
 from onepass.kernels import few, reduce, stream, tile, turns
+from onepass.plan import launch
 from onepass.plan.device import Device
+from onepass.spec import Norm, Problem
+from onepass.traced import _lies_as_ever
 
 BF16 = torch.bfloat16
 
@@ -141,6 +147,36 @@ def test_what_inductor_cannot_launch_stays_an_op(rows: int, cols: int, why: str)
     with FakeTensorMode():
         graph = traced(lambda x, w: norm(x, w), fake(rows, cols), fake(cols))
     assert parts_of(graph) == {"norm": 1}, why
+
+
+def layouts(step: Step) -> set[tuple[str, str]]:
+    """How the blocks lie that a kernel loads, by their shape."""
+    constants = {name: launch.LANGUAGE.get(value, value) for name, value in step.constants.items()}
+    made = launch._compile(
+        step.function, step.dtypes, constants, {"num_warps": step.plan.warps}, GPUTarget("cuda", 90, 32)
+    )
+    code = made.asm["ttgir"]
+    named = dict(re.findall(r"^(#\w+) = (#ttg\.blocked<.*>)", code, re.MULTILINE))
+    loads = "\n".join(line for line in code.splitlines() if "tt.load" in line)
+    return {(shape, named[name]) for shape, name in re.findall(r"tensor<([0-9x]+)x!tt\.ptr<\w+>, (#\w+)>", loads)}
+
+
+@pytest.mark.parametrize(
+    ("centred", "dtype", "cols", "alike"),
+    [(False, BF16, 101, True), (True, BF16, 4100, True), (False, BF16, 423, False), (True, torch.float32, 5001, False)],
+)
+def test_where_inductor_launches_a_row_lies_over_the_same_threads(
+    centred: bool, dtype: torch.dtype, cols: int, alike: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inductor says of all pointers that they are multiples of 16 bytes."""
+    x = torch.empty(5000, cols, dtype=dtype, device="meta")
+    problem = Problem(5000, 1, cols, dtype, dtype, dtype, dtype if centred else None)
+    call = Forward(Norm(centred, 1e-6), problem, x, None)
+    step = call.step(call.plan(True), call.align(True), True)
+    assert _lies_as_ever(step) == alike
+    ours = layouts(step)
+    monkeypatch.setattr(launch, "aligned_bytes", lambda dtype, align: 16)
+    assert (layouts(step) == ours) == alike
 
 
 def test_a_symbolic_row_count_stays_an_op() -> None:
