@@ -194,7 +194,7 @@ def test_a_search_keeps_what_is_fastest(op, direction, monkeypatch):
     options = Options(op == "layer_norm", 1e-5)
     candidates = forward_candidates if direction == "forward" else backward_candidates
     every = candidates(explained(case, inputs).problem, INTERPRETER, options.centred, 16)
-    choices = [every[0], *every[1 :: len(every) // 4]]  # the planner's own, and some: the interpreter is slow
+    choices = [every[0], *every[1 :: len(every) // 2]]  # the planner's own, and some: the interpreter is slow
     monkeypatch.setattr(backward_plans, "_few", lambda *problem: None)  # as if there were more rows
     monkeypatch.setattr(searching, candidates.__name__, lambda *problem: choices)
     tried = timed_by(monkeypatch, lambda choice: 5.0 if choice == choices[-1] else 10.0)
