@@ -12,14 +12,14 @@ from oracle import assert_results, computed
 
 #: In blocks of eight columns some lie inside every row; one of 64 has a row's beginning and its end.
 TILES = {"blocks": Tile(400, 1, 1, 2, block=8), "rows": Tile(400, 4, 1, 1, 2, block=32), "one": Tile(400, 2, 1, 1)}
-#: Slices of rows that programs share, some of which have all of a row but its ends.
-SLICES = {"shared": Tile(16, 1, 1, 20, 2)}
+#: A slice of rows that programs share: some lie inside every row.
+SLICE = Tile(16, 1, 1, 20, 2)
 
 
 def in_turns(how="blocks"):
     always = {"few_rows": 0, "turns_from_bytes": 0, "summed_turns_from_bytes": 0}
-    if how in SLICES:
-        slices = {"turns_shared": ((64, SLICES[how]),), "centred_turns_shared": ((64, SLICES[how]),)}
+    if how == "shared":
+        slices = dict.fromkeys(("turns_shared", "centred_turns_shared"), ((64, SLICE),))
         return in_force.override(backward_row_bytes=0, **always, **slices)
     tiles = (replace(TILES[how], block=TILES[how].block or 64),)
     return in_force.override(turns_tiles=tiles, centred_turns_tiles=tiles, **always)
@@ -50,7 +50,7 @@ def test_gradients_are_those_of_the_definition(op, tile, rows, cols, dtype, turn
     ("rows", "cols", "dtype", "groups"), [(19, 37, BF16, 8), (8, 61, F16, 8), (11, 42, BF16, 8), (7, 21, F32, 4)]
 )
 def test_rows_that_are_shared_are_taken_in_turns_too(op, rows, cols, dtype, groups):
-    """With rows beyond a multiple of the turns, and without; a row in three slices, and in four."""
+    """With rows beyond a multiple of the turns, and without; a row in two slices, three, four and five."""
     case = Case(op, x=dtype, weight=dtype, bias=dtype if op == "layer_norm" else None, residual=dtype)
     inputs = inputs_of(case, rows, cols)
     with in_turns("shared"):
