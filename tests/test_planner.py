@@ -455,6 +455,68 @@ def test_wide_rows_of_rms_norm_wait_for_their_sums_in_shared_memory():
     assert "ring" not in {plan_of(plain, align=4).schedule, plan_of(plain, centred=True).schedule}
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_odd_rows_wait_in_shared_memory_in_turns(dtype):
+    vector = 16 // dtype.itemsize
+
+    def plan_of(rows, cols, device=GLUON, centred=False, **changes):
+        turns = vector // math.gcd(cols, vector)
+        problem = replace(problem_of(rows, cols, dtype), turns=turns, **changes)
+        return turns, backward_plans.backward_plan(problem, device, centred, vector // turns, True)
+
+    t = in_force.thresholds()
+    for cols, rows in product((8195, 10239, 65537, 100_003, 200_001), (600, 8192)):
+        turns, plan = plan_of(rows, cols)
+        assert (plan.schedule, plan.together, plan.rows) == ("ring_turns", True, 1)
+        assert plan.slices * plan.block >= cols + vector - 1 > (plan.slices - 1) * plan.block
+        groups = plan.programs // plan.slices
+        assert groups >= turns and groups % turns == 0, "the rows of a group lie alike"
+        assert plan.slices > 1, "a program has one end of a row at the most"
+        assert 4 * cols * groups <= max(
+            t.partials_bytes, 4 * cols * turns, rows * cols * dtype.itemsize // t.partials_of_x
+        )
+    assert plan_of(600, 20001, H200)[1].schedule == "split_turns"
+    others = [plan_of(600, 20001, centred=True), plan_of(600, 20001, residual=dtype, sum=dtype)]
+    assert {plan.schedule for _, plan in others} <= {"split_turns", "split"}
+    with in_force.force("backward", plans.Choice("ring", t.rings[0])):  # as a table may have it of aligned rows
+        assert plan_of(600, 20001)[1].schedule == "split_turns"
+
+
+@pytest.mark.parametrize("kind", ["alone", "residual", "centred"])
+def test_the_widest_rows_are_few_up_to_so_many_elements(kind):
+    t = in_force.thresholds()
+    total = torch.bfloat16 if kind == "residual" else None
+
+    def schedule(rows, cols):
+        problem = replace(problem_of(rows, cols), residual=total, sum=total)
+        return backward_plans.backward_plan(problem, CLUSTERED, kind == "centred", 8, True).schedule
+
+    most = {"alone": 0, "residual": 1, "centred": 2}[kind]
+    for cols in (65544, 90112, 131072):
+        few = min(cols // t.few_columns_each, t.few_widest_elements[most] // cols)
+        assert few > 16 and schedule(few, cols) == "few" != schedule(few + 1, cols)
+    assert schedule(1, 131080) != "few", "more than a cluster holds"
+    wide, narrow = (tile for _, tile in t.few_columns)
+    for rows, cols, tile in ((24, 20480, wide), (25, 20480, narrow), (40, 40960, wide), (41, 40960, narrow)):
+        assert column_sums.few_columns_plan(problem_of(rows, cols), rows).block == tile.cols
+
+
+@norms
+def test_short_rows_are_taken_in_turns_where_they_fill_their_blocks(centred):
+    def schedule(cols, dtype, align=1):
+        turns = 16 // dtype.itemsize // align
+        problem = replace(problem_of(100_000, cols, dtype), turns=turns)
+        return backward_plans.backward_plan(problem, H200, centred, align, True).schedule
+
+    in_turns = {
+        dtype: {cols for cols in range(1, 97, 2) if schedule(cols, dtype) == "turns"}
+        for dtype in (torch.bfloat16, torch.float32)
+    }
+    assert in_turns[torch.bfloat16] == {*range(9, 27, 2), *range(49, 59, 2)}
+    assert in_turns[torch.float32] == {*range(5, 31, 2), *range(49, 97, 2)}
+    assert schedule(50, torch.bfloat16, align=2) == "tile", "in pieces of 4 bytes"
+
+
 def test_many_whole_rows_both_ways_are_staged_in_shared_memory():
     plain = replace(problem_of(8192, 4096), quantized="block", group=128)
 

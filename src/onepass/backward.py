@@ -303,14 +303,16 @@ class Backward:
             scalars = (*strides, problem.rows, problem.lanes, cols, plan.slices, partial_rows, norm.offset)
             constants = kept | {"BLOCK": plan.block, "PEERS": power_of_two(plan.slices), "STAGES": plan.stages}
             add(split_backward, [*every, "mailbox"], scalars, constants, plan)
-        elif plan.schedule == "ring" and needs.dx:
+        elif plan.schedule in ("ring", "ring_turns") and needs.dx:
             from onepass.kernels.ring import ring_backward  # in Gluon, which not every Triton has
 
             partial_rows = plan.programs // plan.slices
             mailbox = problem.rows * plan.slices
-            row_strides = divided(align, (dy, h, dx))[::2]
+            row_strides, taken = divided(align, (dy, h, dx))[::2], kept | {"TURNS": 1}
+            if plan.schedule == "ring_turns":
+                row_strides, taken, cols = (turn_row,) * 3, in_turns, problem.cols
             scalars = (*row_strides, problem.rows, cols, plan.slices, partial_rows, norm.offset)
-            constants = {key: kept[key] for key in kept if key not in ("CENTRED", "LANED")} | {
+            constants = {key: taken[key] for key in taken if key not in ("CENTRED", "LANED")} | {
                 "BLOCK": plan.block, "PEERS": power_of_two(plan.slices), "STAGES": plan.stages,
             }  # fmt: skip
             add(ring_backward, ["dy", "h", "weight", "rstd", "dx", "dweights", "mailbox"], scalars, constants, plan)

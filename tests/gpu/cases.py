@@ -81,6 +81,10 @@ CASES = [
     Case("ring", "rms_norm", "tile", (517, 10008), BF16),
     Case("ring fp32", "rms_norm", "tile", (517, 9004), FP32),
     Case("ring offset llama", "rms_norm", "tile", (517, 10008), FP16, options={"offset": 1.0, "cast": "llama"}),
+    # And rings of rows at odd addresses; of 10,239 columns some end with a slice, others leave the last one empty.
+    Case("ring in turns", "rms_norm", "tile", (517, 9001), BF16),
+    Case("ring in turns, of which some end with a slice", "rms_norm", "tile", (523, 10239), BF16),
+    Case("ring in turns, in pieces of 4 bytes", "rms_norm", "tile", (517, 10242), FP16, options={"cast": "llama"}),
     # Rows in blocks, several of them short; and as many blocks as a program may hold.
     *(Case(f"384 columns {op}", op, "tile", (4099, 384), BF16) for op in ("rms_norm", "layer_norm")),
     *(Case(f"768 columns {op}", op, "tile", (517, 768), BF16) for op in ("rms_norm", "layer_norm")),
@@ -110,7 +114,22 @@ CASES = [
         for op in ("rms_norm", "layer_norm")
         for cols in (41, 61, 301, 701, 2881)
     ),
-    *(Case(f"{cols:,} fp32 columns", "rms_norm", "tile", (517, cols), FP32) for cols in (61, 301, 423, 4099)),
+    *(Case(f"{cols:,} fp32 columns", "rms_norm", "tile", (517, cols), FP32) for cols in (27, 61, 301, 423, 4099)),
+    Case("9 fp32 columns", "layer_norm", "tile", (4099, 9), FP32, bias=True),
+    Case("21 columns", "rms_norm", "tile", (4099, 21), BF16),
+    Case("53 columns", "layer_norm", "tile", (4099, 53), FP16, bias=True),
+    Case("53 columns residual", "rms_norm", "tile", (4099, 53), BF16, residual=BF16),
+    # Short ones in pieces of 4 and of 8 bytes.
+    *(
+        Case(f"{cols} columns {op}", op, "tile", (4099, cols), BF16)
+        for op in ("rms_norm", "layer_norm")
+        for cols in (22, 36)
+    ),
+    *(Case(f"{cols} fp32 columns", "layer_norm", "tile", (4099, cols), FP32, bias=True) for cols in (38, 54, 70)),
+    *(Case(f"{cols} columns", "rms_norm", "tile", (4099, cols), BF16) for cols in (24, 80)),
+    # The widest of few rows.
+    *(Case(f"few rows of 70,008 columns {op}", op, "split", (29, 70008), BF16) for op in ("rms_norm", "layer_norm")),
+    Case("few rows of 70,001 columns residual", "rms_norm", "split", (29, 70001), BF16, residual=BF16),
     Case("325 columns residual", "rms_norm", "tile", (517, 325), BF16, residual=BF16),
     Case("61 columns residual", "rms_norm", "tile", (5003, 61), BF16, residual=BF16),
     # And rows at odd addresses that programs share in the backward.
@@ -167,27 +186,37 @@ def backward_schedule(case: Case) -> str:
     if (cols & -cols) * size == 2 and case.op == "rms_norm" and rows * cols <= t.few_odd_elements:
         most = max(most, t.few_odd_rows)
     few = case.schedule == "tile" and rows <= most and not case.per_head
-    few |= case.schedule == "split" and CLUSTERS and rows <= 16 and width <= 256 << 10
+    kind = 2 if case.op == "layer_norm" else int(case.residual is not None)
+    widest = rows * width // 2 <= t.few_widest_elements[kind] and rows <= width // 2 // t.few_columns_each
+    few |= case.schedule == "split" and CLUSTERS and widest and width <= 256 << 10
     if few:
         return "few"
     if (cols & -cols) * size <= 4 and case.schedule != "stream":
         return _schedule_of_odd(case, cols, width)
     shared = case.schedule == "tile" and case.op == "layer_norm" and cols > t.centred_backward_most
-    plain = GLUON and case.op == "rms_norm" and case.residual is None and width % 16 == 0
-    ring = plain and width // 2 >= t.ring_from and case.schedule != "stream"
+    ring = _has_ring(case, width) and width % 16 == 0 and case.schedule != "stream"
     return "ring" if ring else "split" if shared else case.schedule
+
+
+def _has_ring(case: Case, width: int) -> bool:
+    plain = GLUON and case.op == "rms_norm" and case.residual is None
+    return plain and width // 2 >= in_force.thresholds().ring_from
 
 
 def _schedule_of_odd(case: Case, cols: int, width: int) -> str:
     """In turns, if they are not too short for that; and shared, if they are wide."""
-    t = in_force.thresholds()
-    if width < (t.turns_from_bytes if case.residual is None else t.summed_turns_from_bytes):
+    t, size = in_force.thresholds(), case.dtype.itemsize
+    least = t.turns_from_bytes if case.residual is None else t.summed_turns_from_bytes
+    short = cols % 2 and any(size == each and first <= cols <= last for each, first, last in t.turns_short)
+    if width < least and not short:
         return "tile"
+    if _has_ring(case, width):
+        return "ring_turns"
     if case.op == "layer_norm":
         most = t.centred_backward_most
     else:
-        most = 16384 if case.residual is None else t.summed_turns_most
-    if cols <= most * 2 // case.dtype.itemsize:
+        most = 16384 * 2 // size if case.residual is None else t.summed_turns_most
+    if cols <= most:
         return "turns"
     shared = t.centred_turns_shared if case.op == "layer_norm" else t.turns_shared
     return "split_turns" if cols <= shared[-1][0] else "split"

@@ -346,6 +346,19 @@ def publish_gradients(
 
 
 @triton.jit
+def collect_means(p_words, slices, count, CENTRED: tl.constexpr, PEERS: tl.constexpr):
+    """Of w·dy·x̂, and for LayerNorm of w·dy, over a whole row, once all its slices have published their sums."""
+    mean_dy = 0.0
+    if CENTRED:
+        dots, sums = collect_pair(p_words, slices, PEERS)
+        mean_dot = tl.div_rn(tl.sum(dots, axis=0), count)
+        mean_dy = tl.div_rn(tl.sum(sums, axis=0), count)
+    else:
+        mean_dot = tl.div_rn(tl.sum(collect(p_words, slices, PEERS), axis=0), count)
+    return mean_dot, mean_dy
+
+
+@triton.jit
 def split_backward(
     p_dy,
     p_dsum,
@@ -421,14 +434,7 @@ def split_backward(
         if p_dbiases is not None:
             dbias += dy
         lane, row = lane_and_row(flat, lanes, LANED)
-        p_words = p_mailbox + flat.to(tl.int64) * slices
-        mean_dy = 0.0
-        if CENTRED:
-            dots, sums = collect_pair(p_words, slices, PEERS)
-            mean_dot = tl.div_rn(tl.sum(dots, axis=0), count)
-            mean_dy = tl.div_rn(tl.sum(sums, axis=0), count)
-        else:
-            mean_dot = tl.div_rn(tl.sum(collect(p_words, slices, PEERS), axis=0), count)
+        mean_dot, mean_dy = collect_means(p_mailbox + flat.to(tl.int64) * slices, slices, count, CENTRED, PEERS)
         weighted_dy = weighted(dy, weight, offset, WEIGHTED, SHIFTED, NARROW, False)
         dh = input_gradient(weighted_dy, x_hat, rstd, mean_dot, mean_dy, CENTRED)
         arrived = load_arrived(p_dsum, row, lane, o_col, m_col, dsum_row, dsum_lane, True, ALIGN)

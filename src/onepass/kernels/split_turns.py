@@ -8,9 +8,8 @@ lie inside every row (not EDGE) have nothing to mask, which is a third of the in
 import triton
 import triton.language as tl
 
-from onepass.kernels.mailbox import collect, collect_pair
 from onepass.kernels.parts import input_gradient, load, normalized, store, store_row, weighted
-from onepass.kernels.split import publish_gradients
+from onepass.kernels.split import collect_means, publish_gradients
 from onepass.kernels.turns import between, load_places
 
 
@@ -52,13 +51,7 @@ def with_row(
         dweight += dy * normalized(x_hat, 1.0, X_HAT, NARROW)
     if BIAS:
         dbias += dy
-    mean_dy = 0.0
-    if CENTRED:
-        dots, sums = collect_pair(p_words, slices, PEERS)
-        mean_dot = tl.div_rn(tl.sum(dots, axis=0), count)
-        mean_dy = tl.div_rn(tl.sum(sums, axis=0), count)
-    else:
-        mean_dot = tl.div_rn(tl.sum(collect(p_words, slices, PEERS), axis=0), count)
+    mean_dot, mean_dy = collect_means(p_words, slices, count, CENTRED, PEERS)
     weighted_dy = weighted(dy, weight, offset, WEIGHTED, SHIFTED, NARROW, False)
     dh = input_gradient(weighted_dy, x_hat, rstd, mean_dot, mean_dy, CENTRED)
     if p_dsum is not None:

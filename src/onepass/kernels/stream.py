@@ -86,6 +86,14 @@ def row_moments(
 
 
 @triton.jit
+def squares_about(mean, met, pivots, sums, squares):
+    """Sums of squared deviations from the mean, of those of `met` values each from a pivot."""
+    shift = sums / tl.maximum(met, 1.0)
+    distance = pivots + shift - mean
+    return squares + tl.fma(met * distance, distance, -(sums * shift))
+
+
+@triton.jit
 def moments_from(pivots, sums, squares, o_block, end, BLOCK: tl.constexpr, SLICES: tl.constexpr):
     """Mean, and sum of squared deviations from it, of each place's sums of deviations from its pivot.
 
@@ -93,9 +101,7 @@ def moments_from(pivots, sums, squares, o_block, end, BLOCK: tl.constexpr, SLICE
     """
     met = tl.maximum(tl.cdiv(end - o_block, BLOCK * SLICES), 0).to(tl.float32)
     mean = tl.div_rn(sum_of_slices(row_sum(tl.fma(met, pivots, sums)), SLICES, True), end.to(tl.float32))
-    shift = sums / tl.maximum(met, 1.0)
-    distance = pivots + shift - mean
-    square = sum_of_slices(row_sum(squares + tl.fma(met * distance, distance, -(sums * shift))), SLICES, False)
+    square = sum_of_slices(row_sum(squares_about(mean, met, pivots, sums, squares)), SLICES, False)
     # Rounding may leave less than nothing of a row that hardly varies. A NaN stays one.
     return mean, tl.maximum(square, 0.0, propagate_nan=tl.PropagateNan.ALL)
 

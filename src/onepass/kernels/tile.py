@@ -47,7 +47,7 @@ from onepass.kernels.quantize import (
     store_quantized,
     within,
 )
-from onepass.kernels.stream import moments_from
+from onepass.kernels.stream import moments_from, squares_about
 
 #: Bytes of x that are to stay in the L2 for the next launch, where the tensor has one scale and it is found first: 86
 #: us against 91 at 8,192 x 8,192, and the same with 16 to 40 MiB. With a residual it is slower: 184 against 174.
@@ -101,9 +101,7 @@ def moments_at_once(
     if SLICES > 1:
         total = sum_of_cluster(total, True)
     mean = tl.div_rn(total, end.to(tl.float32))
-    shift = sums / tl.maximum(met, 1.0)
-    distance = pivots + shift - mean
-    square = tl.sum(tl.sum(squares, axis=1) + tl.fma(met * distance, distance, -(sums * shift)), axis=0)
+    square = tl.sum(squares_about(mean, met, pivots, sums, tl.sum(squares, axis=1)), axis=0)
     if SLICES > 1:
         square = sum_of_cluster(square, False)
     return mean, tl.maximum(square, 0.0, propagate_nan=tl.PropagateNan.ALL)

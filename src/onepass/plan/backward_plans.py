@@ -33,9 +33,10 @@ def backward_plan(problem: Problem, device: Device, centred: bool, align: int, m
         problem, device, centred, align
     )
     column = problem.y.itemsize + problem.h.itemsize + itemsize(problem.sum)
-    if choice.schedule == "ring":
-        # What was tuned may be for rows without lanes, which its signature does not tell apart.
-        plan = _ring(problem, device, choice.tile) if _suits_a_ring(problem, centred, align) else None
+    if choice.schedule in ("ring", "ring_turns"):
+        # What was tuned may be for rows without lanes, or in turns, which its signature does not tell apart.
+        suits = _suits_a_ring(problem, centred, align) and choice.schedule == _ring_for(problem, align)
+        plan = _ring(problem, device, choice) if suits else None
         if plan is not None:
             return plan
         choice = _held_backward(problem, centred, align)
@@ -47,17 +48,14 @@ def backward_plan(problem: Problem, device: Device, centred: bool, align: int, m
     return _wide(problem, device, choice.tile, column)
 
 
-def _ring(problem: Problem, device: Device, tile: Tile) -> Plan | None:
-    """Programs that share rows and stay, with the rows in a ring of shared memory; None where the GPU has no room."""
+def _ring(problem: Problem, device: Device, choice: Choice) -> Plan | None:
+    """With the rows in a ring of shared memory; None where the GPU has no room."""
+    tile = choice.tile
     columns = tile.cols * 2 // problem.h.itemsize
-    per_sm, slices = tile.programs_per_sm or 1, cdiv(problem.cols, columns)
     ring = tile.stages * columns * (problem.y.itemsize + problem.h.itemsize)
-    if not device.gluon or slices > device.sms * per_sm or ring + 1024 > device.shared // per_sm:
+    if not device.gluon or ring + 1024 > device.shared // (tile.programs_per_sm or 1):
         return None
-    groups = min(problem.rows, device.sms * per_sm // slices, _most_partials(problem))
-    registers = device.registers // (per_sm * tile.warps * 32) // 8 * 8  # they are handed out in eights
-    plan = Plan("ring", 1, columns, tile.warps, groups * slices, 1, tile.stages, slices, min(255, registers))
-    return replace(plan, together=True)
+    return _shared(choice.schedule, problem, device, tile, columns, tile.stages)
 
 
 def _most_partials(problem: Problem) -> int:
@@ -71,7 +69,7 @@ def _most_partials(problem: Problem) -> int:
 def _few(problem: Problem, device: Device, centred: bool, align: int) -> Plan | None:
     """For rows that are so few that each may be read twice."""
     t = in_force.thresholds()
-    rows, columns = problem.rows * problem.lanes, _columns(problem)
+    rows, columns = problem.rows * problem.lanes, columns_of_16_bits(problem)
     if problem.per_lane or rows > t.few_rows:
         return None
     odd = piece_of(problem.h, align) == 2
@@ -80,6 +78,9 @@ def _few(problem: Problem, device: Device, centred: bool, align: int) -> Plan | 
     if rows > (t.few_odd_rows if short else t.few_rows_of_any_width) and not wide:
         return None
     shared = next((most for cols, most in t.few_shared_rows if columns >= cols), 0)
+    if columns >= t.few_widest_from:
+        kind = 2 if centred else 1 if problem.residual is not None else 0
+        shared = min(columns // t.few_columns_each, t.few_widest_elements[kind] // columns)
     if device.clusters and rows <= shared and columns <= t.few_slice.cols * CLUSTER:
         block = t.few_slice.block or t.few_slice.cols
         blocks = cdiv(problem.cols, block * CLUSTER)
@@ -98,10 +99,10 @@ def _few(problem: Problem, device: Device, centred: bool, align: int) -> Plan | 
 def backward_choice(problem: Problem, device: Device, centred: bool, align: int) -> Choice:
     """By the thresholds."""
     t = in_force.thresholds()
-    columns = _columns(problem)
+    columns = columns_of_16_bits(problem)
     if device.gluon and columns >= t.ring_from and _suits_a_ring(problem, centred, align):
         few_slices = (tile for tile in t.rings if columns <= tile.cols * t.many_slices)
-        return Choice("ring", next(few_slices, t.rings[-1]))
+        return Choice(_ring_for(problem, align), next(few_slices, t.rings[-1]))
     return _held_backward(problem, centred, align)
 
 
@@ -109,7 +110,11 @@ def _suits_a_ring(problem: Problem, centred: bool, align: int) -> bool:
     """Whether kernels/ring.py computes it: RMSNorm of nothing but x, whose rows are loaded in vectors."""
     alone = problem.residual is None and problem.sum is None and problem.lanes == 1 and not problem.per_lane
     alike = problem.y.itemsize == problem.h.itemsize >= itemsize(problem.weight)
-    return not centred and alone and alike and piece_of(problem.h, align) == 16
+    return not centred and alone and alike and (piece_of(problem.h, align) == 16 or takes_turns(problem, align))
+
+
+def _ring_for(problem: Problem, align: int) -> str:
+    return "ring_turns" if takes_turns(problem, align) else "ring"
 
 
 def _held_backward(problem: Problem, centred: bool, align: int) -> Choice:
@@ -122,7 +127,7 @@ def _held_backward(problem: Problem, centred: bool, align: int) -> Choice:
         if problem.rows < next((rows for most, rows in t.turns_few_rows if columns <= most), 0):
             tile = t.turns_few_tile
     else:
-        columns = _columns(problem)
+        columns = columns_of_16_bits(problem)
         tiles = t.backward_tiles if problem.residual is None else t.summed_backward_tiles
         if centred:
             tiles = t.centred_backward_tiles
@@ -157,14 +162,18 @@ def _odd_backward(problem: Problem, centred: bool, align: int) -> Tile | None:
     piece = piece_of(problem.h, align)
     if piece == 2:
         return fitting(t.odd_centred_backward_tiles if centred else t.odd_backward_tiles, problem.cols)
+    if piece == 8 and problem.cols >= t.eights_from:
+        return fitting(t.eights_backward_tiles, problem.cols)
     if piece != 4:
         return None
+    if problem.residual is None and problem.cols <= t.half_odd_short_tile.cols:
+        return t.half_odd_short_tile
     if problem.cols >= t.half_odd_wide_from:
         return fitting((t.half_odd_wide_backward_tile,), problem.cols)
     return fitting(t.half_odd_backward_tiles, problem.cols)
 
 
-def _columns(problem: Problem) -> int:
+def columns_of_16_bits(problem: Problem) -> int:
     """Of 16 bits, as the backward's tables count them."""
     return problem.cols * max(problem.y.itemsize, problem.h.itemsize) // 2
 
@@ -195,26 +204,32 @@ def _walkers(resident: int) -> int:
 
 def _wide(problem: Problem, device: Device, tile: Tile, column: int) -> Plan:
     """Split where all programs of a row can run at the same time, else stream."""
-    plan = _shared("split", problem, device, tile, column)
+    plan = _from_registers("split", problem, device, tile, column)
     return stream_plan(problem) if plan is None or problem.per_lane else plan
 
 
 def split_turns_plan(problem: Problem, device: Device, tile: Tile, column: int) -> Plan | None:
-    """Groups of programs for each turn; None where there would be turns without one, or without a row."""
-    plan = _shared("split_turns", replace(problem, cols=reach(problem)), device, tile, column)
-    groups = 0 if plan is None else plan.programs // plan.slices // problem.turns * problem.turns
-    return None if plan is None or groups == 0 else replace(plan, programs=groups * plan.slices)
+    return _from_registers("split_turns", problem, device, tile, column)
 
 
-def _shared(schedule: str, problem: Problem, device: Device, tile: Tile, column: int) -> Plan | None:
-    """Groups of programs that stay, one for each slice of a row; None where not even one can run at once."""
-    per_sm, slices = tile.programs_per_sm or 0, cdiv(problem.cols, tile.cols)
-    groups = min(problem.rows * problem.lanes, device.sms * per_sm // slices, _most_partials(problem))
+def _from_registers(schedule: str, problem: Problem, device: Device, tile: Tile, column: int) -> Plan | None:
+    """With the rows in registers."""
+    stages = _stages_that_fit(tile, tile.programs_per_sm or 1, tile.cols * column, device)
+    return _shared(schedule, problem, device, tile, tile.cols, stages)
+
+
+def _shared(schedule: str, problem: Problem, device: Device, tile: Tile, columns: int, stages: int) -> Plan | None:
+    """Groups of programs that stay, one for each slice of a row; None where not even one can run at once.
+
+    Where rows are taken in turns, each turn has as many groups as the others, so that all of a group's rows lie alike.
+    """
+    width, turns = (reach(problem), problem.turns) if schedule.endswith("_turns") else (problem.cols, 1)
+    per_sm, slices = tile.programs_per_sm or 0, cdiv(width, columns)
+    groups = min(problem.rows * problem.lanes, device.sms * per_sm // slices, _most_partials(problem)) // turns * turns
     if not device.cooperative or groups == 0:
         return None
     registers = device.registers // (per_sm * tile.warps * 32) // 8 * 8  # they are handed out in eights
-    stages = _stages_that_fit(tile, per_sm, tile.cols * column, device)
-    plan = Plan(schedule, 1, tile.cols, tile.warps, groups * slices, 1, stages, slices, min(255, registers))
+    plan = Plan(schedule, 1, columns, tile.warps, groups * slices, 1, stages, slices, min(255, registers))
     return replace(plan, together=True)
 
 

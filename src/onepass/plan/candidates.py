@@ -82,8 +82,8 @@ def backward_candidates(problem: Problem, device: Device, centred: bool, align: 
             taken = [choice.tile for choice in slices if split_turns_plan(problem, device, choice.tile, column)]
             found += [Choice("split_turns", tile) for tile in taken]
         found += slices
-    if model.schedule == "ring":
-        found += [Choice("ring", tile) for tile in thresholds().rings]
+    if model.schedule in ("ring", "ring_turns"):
+        found += [Choice(model.schedule, tile) for tile in thresholds().rings]
     return _distinct(found, problem.cols)
 
 

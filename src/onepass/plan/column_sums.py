@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from onepass.plan.backward_plans import columns_of_16_bits
 from onepass.plan.device import Device
 from onepass.plan.in_force import thresholds
 from onepass.plan.plans import Plan, cdiv, power_of_two
@@ -10,8 +11,9 @@ from onepass.spec import Problem
 
 def few_columns_plan(problem: Problem, rows: int) -> Plan:
     """The programs for dW and dB beside those for so many rows, in the backward of few."""
-    few = thresholds().few_columns
-    tile = next((tile for most, tile in few if rows <= most), few[-1][1])
+    t = thresholds()
+    wide = columns_of_16_bits(problem) // t.few_columns_each
+    tile = next((tile for most, tile in t.few_columns if rows <= max(most, wide)), t.few_columns[-1][1])
     return Plan("few", tile.rows, tile.cols, tile.warps, cdiv(problem.cols, tile.cols))
 
 

@@ -149,14 +149,16 @@ class Thresholds:
     #: blocks: narrow ones reach less far beyond the row (51 us against 103 at 319,566 x 105). By columns of any dtype.
     #: They are for few rows too, which want more warps: 1.6 us against 2.4 at 600 x 37, and 9.2 against 11.5 at 131,726
     #: x 35. LayerNorm 2.2 against 3.2 at 3,000 x 29, but 28.0 against 27.4 at 433,893. Where fewer programs than
-    #: `small_programs` would have more rows than warps, each row has one: 1.8 us against 2.1 at 256 x 231 (residual).
+    #: `small_programs` would have more rows than warps, each row has one: 1.8 us against 2.1 at 256 x 231 (residual). A
+    #: warp has one row of 129 to 256 columns: with a residual in fp32 5.9 us against 6.9 at 4,648 x 223, RMSNorm alone
+    #: 26.7 against 28.9 at 100,000; but two of LayerNorm's, 21.6 against 23.8 at 100,000 x 131.
     odd_forward_tiles: tuple[Tile, ...] = (
         Tile(16, 32, 4, block=16),
         Tile(32, 16, 2, block=16),
         Tile(48, 16, 4, block=16),
         Tile(72, 8, 2, block=16),
         Tile(128, 8, 4, block=32),
-        Tile(256, 8, 4, block=32),
+        Tile(256, 4, 4, block=32),
         Tile(512, 2, 1, block=64),
     )
     #: What is held in fp32, of so many columns and more, one row a warp: with a residual 2.0 us against 2.4 at 222 x
@@ -168,7 +170,8 @@ class Thresholds:
         Tile(40, 32, 4, block=16),
         Tile(96, 8, 2, block=16),
         Tile(128, 4, 2, block=16),
-        *odd_forward_tiles[-2:],
+        Tile(256, 8, 4, block=32),
+        odd_forward_tiles[-1],
     )
     #: Wider ones of 16 bits, element by element: a block is as wide as its threads, with as many warps as leave each
     #: thread about this many at the most, LayerNorm's fewer; RMSNorm's have two warps at least. 67 us against 74 with
@@ -247,13 +250,15 @@ class Thresholds:
     patience: int = 1 << 11
 
     #: Backward: the tile's rows times columns is also the size of dW's accumulator in registers. One warp where it can
-    #: hold the row: it waits for no other. At 20,000 x 64 6.9 us with four warps
-    #: against 7.7 with eight, LayerNorm 8.6 against 10.0; at 16 columns 4.5 with 32 rows a program against 5.2 with 16.
+    #: hold the row: it waits for no other. At 20,000 x 64 6.9 us with four warps against 7.7 with eight, LayerNorm 8.6
+    #: against 10.0; at 16 columns 4.5 with 32 rows a program against 5.2 with 16. Narrow blocks reach less far beyond a
+    #: row: 44.8 us against 50.9 in one of 128 columns at 300,000 x 80, 6.9 against 8.2 at 10,000.
     backward_tiles: tuple[Tile, ...] = (
         Tile(16, 32, 2, 8, 4),
+        Tile(24, 16, 2, 8, 3, block=16),
         Tile(32, 16, 2, 8, 4),
         Tile(64, 32, 4, 2, 4),
-        Tile(96, 16, 8, 2, 4, block=128),
+        Tile(96, 16, 4, 4, 3, block=32),
         Tile(128, 4, 1, 8, 4),
         Tile(224, 4, 1, 8, 3, block=256),
         Tile(256, 2, 1, 8, 4),
@@ -275,31 +280,33 @@ class Thresholds:
     #: 71.8 us against 77.6 at 13,981 x 2,400, 18.9 against 20.8 at 2,500; 7.3 against 8.1 at 2,500 x 512; 2 to 3 % at
     #: 1,280, 2,688, 3,072 and 6,144 columns, where RMSNorm alone is slower by as much and more.
     summed_backward_tiles: tuple[Tile, ...] = (
-        *backward_tiles[:8],
+        *backward_tiles[:4],
+        Tile(96, 16, 8, 2, 4, block=128),
+        *backward_tiles[5:9],
         Tile(512, 2, 2, 4, 4),
-        *backward_tiles[9:11],
+        *backward_tiles[10:12],
         Tile(2048, 1, 2, 4, 3, block=512),
         Tile(2560, 1, 4, 2, 3, block=512),
         Tile(3072, 1, 4, 2, 3, block=1024),
-        *backward_tiles[14:17],
+        *backward_tiles[15:18],
         Tile(6144, 1, 8, 1, 3, block=2048),
-        *backward_tiles[18:],
+        *backward_tiles[19:],
     )
     #: LayerNorm's accumulates dB too. With 16 warps it spills at 8,192 columns: 262 us against 203 with 8, at 16,384
     #: rows. One stage more hides its second sum: 198 us against 205 at 4,096 columns, 300 against 334 at 6,144.
     centred_backward_tiles: tuple[Tile, ...] = (
-        *backward_tiles[:2],
+        *backward_tiles[:3],
         Tile(48, 16, 2, 4, 4, block=32),
-        backward_tiles[2],
+        *backward_tiles[3:5],
         Tile(128, 16, 4, 2, 4, block=64),
-        *backward_tiles[5:7],
+        *backward_tiles[6:8],
         Tile(336, 2, 1, 8, 4, block=128),
         Tile(384, 2, 1, 8, 4, block=256),
         Tile(504, 1, 1, 8, 4, block=128),
         Tile(512, 4, 2, 4, 3),
         Tile(639, 1, 1, 8, 3, block=256),
         Tile(896, 2, 2, 4, 4, block=512),
-        *backward_tiles[10:14],
+        *backward_tiles[11:15],
         Tile(4096, 2, 8, 1, 4),
         Tile(5120, 1, 4, 2, 3, block=1024),
         Tile(6144, 1, 8, 1, 4, block=2048),
@@ -308,7 +315,7 @@ class Thresholds:
     #: LayerNorm's from so many columns on, with fewer rows than these, in more, smaller programs: 4.3 us against 5.7 at
     #: 284 x 128, 7.3 against 8.6 at 4,548, 11.3 against 11.6 at 20,000; but 18.7 against 18.2 at 50,000.
     centred_backward_short: tuple[int, int] = (65, 32768)
-    centred_backward_short_tile: Tile = backward_tiles[4]
+    centred_backward_short_tile: Tile = backward_tiles[5]
     #: Of rows at odd addresses, by columns of any dtype. In pieces of 2 bytes: 42 us against 52 at 4,093 x 4,099. Short
     #: ones in narrow blocks, and many programs, which hide each other's waiting: 64 us against 138 at 528,970 x 41,
     #: LayerNorm 73 against 181. LayerNorm's sums leave less room for warps.
@@ -323,7 +330,17 @@ class Thresholds:
         Tile(16384, 1, 8, 1, 2, block=2048),
     )
     odd_centred_backward_tiles: tuple[Tile, ...] = (*odd_backward_tiles[:-2], Tile(5120, 1, 4, 2, 3, block=512))
-    #: In pieces of 4 bytes; between the last two, as rows that begin on 16 bytes.
+    #: In pieces of 8 bytes, from so many columns on: 25 us against 35 at 300,000 x 36, LayerNorm 28 against 35; 42
+    #: against 61 at 68 columns, LayerNorm 47 against 66, 6.9 against 8.5 at 10,000; 44 against 53 at 38 of fp32.
+    eights_from: int = 17
+    eights_backward_tiles: tuple[Tile, ...] = (
+        Tile(48, 16, 2, 8, 3, block=16),
+        Tile(64, 16, 4, 4, 4, block=32),
+        Tile(96, 16, 4, 4, 3, block=32),
+    )
+    #: In pieces of 4 bytes; between the last two, as rows that begin on 16 bytes. Short ones, without a residual, are
+    #: not asked for ahead, element by element: 39 us against 44 at 300,000 x 54, 21.4 against 23.9 at 22 columns.
+    half_odd_short_tile: Tile = Tile(64, 32, 2, 16, 1, block=16)
     half_odd_backward_tiles: tuple[Tile, ...] = (
         Tile(48, 32, 2, 16, 3, block=16),
         Tile(192, 4, 1, 8, 3, block=16),
@@ -336,10 +353,14 @@ class Thresholds:
     #: 403 at 14,637 rows; 90 against 92 at 412,371 x 97, LayerNorm 96 against 100, but 98 against 94 at 493,827 x 81.
     #: With a residual 113 against 196 there, 146 against 210 at 816,326 x 49, but 157 against 143 at 975,609 x 41. By
     #: the columns with what may come before them. Shorter ones in narrow blocks of many rows, which reach less far
-    #: beyond them.
+    #: beyond them; but those that fill two blocks of 32, or one, in turns too, by bytes of an element and columns: 45
+    #: us against 49 at 300,000 x 51, LayerNorm 47 against 57; in fp32 36 against 125 at 25 columns, LayerNorm 37
+    #: against 138, and 5.4 against 8.5 at 10,000 x 9.
     turns_from_bytes: int = 194
     summed_turns_from_bytes: int = 98
+    turns_short: tuple[tuple[int, int, int], ...] = ((2, 9, 25), (2, 49, 57), (4, 5, 29))
     turns_tiles: tuple[Tile, ...] = (
+        Tile(64, 8, 2, 8, 3, block=32),
         Tile(224, 8, 2, 4, 3, block=32),
         Tile(400, 8, 4, 2, 4, block=64),
         Tile(1030, 1, 1, 8, 4, block=128),
@@ -350,9 +371,10 @@ class Thresholds:
         Tile(16391, 1, 8, 1, 3, block=2048),
     )
     #: Of up to so many columns, fewer rows than these have a warp each: 5.2 us against 7.6 at 425 x 369, LayerNorm 12.8
-    #: against 16.1 at 8,000; 19.0 against 18.5 at 20,000 x 301, 9.0 against 8.4 at 5,000 x 175.
-    turns_few_rows: tuple[tuple[int, int], ...] = ((224, 4096), (400, 16384))
-    turns_few_tile: Tile = turns_tiles[2]
+    #: against 16.1 at 8,000; 19.0 against 18.5 at 20,000 x 301, 9.0 against 8.4 at 5,000 x 175. The shortest have not:
+    #: 5.8 against 5.5 at 3,000 x 49 with a residual.
+    turns_few_rows: tuple[tuple[int, int], ...] = ((64, 1), (224, 4096), (400, 16384))
+    turns_few_tile: Tile = turns_tiles[3]
     #: LayerNorm's wider ones with twice the warps: 121 us against 131 at 11,997 x 5,001.
     centred_turns_tiles: tuple[Tile, ...] = (*turns_tiles[:-2], Tile(6144, 1, 8, 1, 4, block=1024), turns_tiles[-1])
     #: LayerNorm's that are wider would leave more partials than `partials_bytes`, or too few programs: 176 us in slices
@@ -368,7 +390,8 @@ class Thresholds:
     #: 20,001, 127 against 166 at 2,048 x 32,769, 254 against 331 at 65,537 columns, with a residual 182 against 261,
     #: 154 against 225 and 303 against 430; 56.5 against 59 at 89 x 111,055. LayerNorm 176 against 220 at 20,001
     #: columns, 201 against 251 at 8,192 x 12,001, 118 against 127 at 1,000 x 40,001, but 280 against 272 at 47,001
-    #: columns and 474 against 416 at 65,537. In fp32 3 to 15 % less.
+    #: columns and 474 against 416 at 65,537. In fp32 3 to 15 % less at 2,048 rows; 300 of LayerNorm's are 2 % slower,
+    #: and 6 % at 20,002 columns of bf16. RMSNorm alone has a ring instead, where there is Gluon.
     turns_shared: tuple[tuple[int, Tile], ...] = (
         (24576, Tile(1024, 1, 1, 8, 3)),
         (49152, Tile(1024, 1, 2, 8, 3)),
@@ -392,6 +415,9 @@ class Thresholds:
     #: against 878 at 4,096 x 131,072, 784 against 896 at 2,048 x 262,144, 197 against 206 held at 8,192 x 16,384, 106
     #: against 127 at 8,448 columns, 19.3 against 20.3 at 600 x 12,288. One warp waits for no other, but four times
     #: as many slices take 950 us at 262,144 columns. With a residual, whose gradient arrives beside, 288 against 259.
+    #: Dense ones at odd addresses in turns: 138 us against 155 by programs that share them at 4,096 x 20,001, 443
+    #: against 555 at 2,048 x 131,074, 908 against 1,583 at 262,145 columns, 212 against 251 held at 8,192 x 16,001, 203
+    #: against 238 at 8,192 x 8,001 in fp32, 53 against 56 at 89 x 111,055; but 18.6 against 17.8 at 600 x 8,193.
     ring_from: int = 8193
     rings: tuple[Tile, ...] = (Tile(1024, 1, 1, 16, 3), Tile(2048, 1, 2, 8, 3), Tile(4096, 1, 4, 4, 3))
 
@@ -413,10 +439,14 @@ class Thresholds:
     few_wide_row: Tile = Tile(32768, 1, 16, block=2048)
     #: Where eight programs can form a cluster and share a row, so much of it each, rows of so many columns of 16 bits
     #: and more are few up to so many: 2.6 us against 3.9 at 1 x 16,384, 13.2 against 18.0 at 128 x 32,768, 4.7 against
-    #: 17.2 at 2 x 40,505 in fp32; level at 128 x 65,536, 28 against 25 at 256 x 32,768, and 48 against 37 at 64 x
-    #: 131,072.
+    #: 17.2 at 2 x 40,505 in fp32; level at 128 x 65,536, 28 against 25 at 256 x 32,768. The widest are few up to so
+    #: many elements, for RMSNorm alone, with a residual, and for LayerNorm: 12.1 us against 21.9 at 23 x 101,504, with
+    #: a residual 12.8 against 21.6, LayerNorm 13.3 against 37.3; 23.5 against 25.1 at 64 x 90,112, but 42 against 32 at
+    #: 56 x 131,072.
     few_slice: Tile = Tile(16384, 1, 4, block=1024)
-    few_shared_rows: tuple[tuple[int, int], ...] = ((65537, 16), (16384, 128), (8192, 16))
+    few_shared_rows: tuple[tuple[int, int], ...] = ((16384, 128), (8192, 16))
+    few_widest_from: int = 65537
+    few_widest_elements: tuple[int, int, int] = (11 << 19, 15 << 18, 8 << 20)
     #: And up to so many, if a row has so many columns for each of them, and all together have no more elements: 5.7 us
     #: against 8.1 at 281 x 4,096, LayerNorm 15.4 against 21.2 at 281 x 12,544, 10.1 against 11.7 at 500 x 4,096; level
     #: at 500 x 8,192, and 27 against 20 at 500 x 12,544.
@@ -428,8 +458,11 @@ class Thresholds:
     #: at 400 x 3,001, 10.4 against 13.3 at 300 x 6,001, 11.1 against 14.1 at 260 x 8,193.
     few_in_turns: int = 600 << 20
     #: Columns of a program for dW, and rows at a time, for up to so many rows: 4.6 us against 12.1 at 1 x 101,632, 5.3
-    #: against 7.9 at 16 x 65,536, LayerNorm 8.5 against 13.9 at 24 x 65,536, 2.1 against 2.5 at 4 x 4,096.
+    #: against 7.9 at 16 x 65,536, LayerNorm 8.5 against 13.9 at 24 x 65,536, 2.1 against 2.5 at 4 x 4,096. The first
+    #: also where a row has so many columns for each: 11.3 us against 14.9 at 40 x 66,560, LayerNorm 12.3 against 18.9,
+    #: 10.1 against 12.6 at 40 x 40,961; 13.0 against 12.5 at 56 x 57,344.
     few_columns: tuple[tuple[int, Tile], ...] = ((24, Tile(256, 1, 8)), (512, Tile(32, 16, 8)))
+    few_columns_each: int = 1024
 
     #: Stream, where programs cannot share a row: columns that a program takes at a time.
     stream_block: int = 4096

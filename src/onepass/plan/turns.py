@@ -11,8 +11,9 @@ def takes_turns(problem: Problem, align: int) -> bool:
     """Whether a backward's programs take rows that lie alike, so that all can be loaded in vectors."""
     t = in_force.thresholds()
     least = t.turns_from_bytes if problem.residual is None else t.summed_turns_from_bytes
-    narrow = piece_of(problem.h, align) <= 4
-    return problem.turns > 1 and narrow and problem.cols * problem.h.itemsize >= least
+    size, piece = problem.h.itemsize, piece_of(problem.h, align)
+    short = any(piece == each == size and first <= problem.cols <= last for each, first, last in t.turns_short)
+    return problem.turns > 1 and piece <= 4 and (short or problem.cols * size >= least)
 
 
 def reach(problem: Problem) -> int:
