@@ -7,6 +7,7 @@ import torch
 
 import onepass
 from cases import BF16, F32, OPS, SCHEDULES, SHAPES, Case, assert_planned, explained, inputs_of, planned, random
+from onepass.plan import in_force
 from oracle import assert_results, computed
 
 #: With few rows some programs read dy while others would be writing over it.
@@ -76,10 +77,13 @@ def test_an_expanded_gradient_is_not_written_over(reduce):
 
 def test_a_strided_gradient_is_written_over_where_it_lies():
     case = inplace(Case())
-    wide = random(5, 64)
+    wide = random(5, 60)
     inputs = replace(inputs_of(case, 5, 48), dy=wide[:, :48])
     before = wide.clone()
-    expected = computed(Case(), replace(inputs, dy=wide[:, :48].clone()))
-    results = computed(case, inputs)
+    # By the same plan: few rows have one of their own if nothing is written over; and from a copy that lies alike: rows
+    # that begin on 8 bytes have another tile than those that begin on 16.
+    with in_force.override(few_rows=0):
+        expected = computed(Case(), replace(inputs, dy=wide.clone()[:, :48]))
+        results = computed(case, inputs)
     assert torch.equal(results.dx, expected.dx) and torch.equal(results.dweight, expected.dweight)
     assert torch.equal(wide[:, 48:], before[:, 48:])
