@@ -95,14 +95,14 @@ BACKWARD_TENSORS = (
 )  # fmt: skip
 
 
-def turns_of(problem: Problem, layout: Layout) -> int:
-    """After how many rows one begins as far from 16 bytes as the first, where they are dense and all of one width."""
+def turns_of(problem: Problem, layout: Layout, size: int) -> int:
+    """After how many rows one begins as far from `size` bytes as the first, if they are dense and all of one width."""
     sizes = {problem.x.itemsize, problem.y.itemsize, problem.h.itemsize}
     dense = all(row == problem.cols for row, _ in layout.strides)
     if layout.lanes > 1 or problem.per_lane or len(sizes) > 1 or not dense:
         return 1
-    vector = 16 // problem.h.itemsize
-    return vector // math.gcd(problem.cols, vector)
+    elements = size // problem.h.itemsize
+    return elements // math.gcd(problem.cols, elements)
 
 
 class Backward:
@@ -137,8 +137,8 @@ class Backward:
             layout = layout_of(shape, [dense] * 5, problem.per_lane)
         assert layout is not None
         self.layout: Layout = layout
-        turns = 1 if needs.dresidual else turns_of(problem, layout)
-        self.problem = replace(problem, rows=layout.rows, lanes=layout.lanes, turns=turns)
+        turns, sector_turns = (1 if needs.dresidual else turns_of(problem, layout, size) for size in (16, 32))
+        self.problem = replace(problem, rows=layout.rows, lanes=layout.lanes, turns=turns, sector_turns=sector_turns)
         self._has_dsum = dsum is not None
         dx_is_like_h = tuple(h) == dense and problem.h == problem.x
         affine = (layout.lanes, problem.cols) if problem.per_lane else (problem.cols,)
@@ -162,7 +162,7 @@ class Backward:
         """For its own number of rows, or for another; `in_turns` if addresses are such that they may be taken so."""
         problem = self.problem if rows is None else replace(self.problem, rows=rows)
         if not (aligned and in_turns):
-            problem = replace(problem, turns=1)
+            problem = replace(problem, turns=1, sector_turns=1)
         both = self.needs.dx and (self.needs.dweight or self.needs.dbias)
         return backward_plans.backward_plan(
             problem, device_of(self.place.device), self.norm.centred, self.align(aligned), both and not self.inplace
@@ -309,8 +309,11 @@ class Backward:
             partial_rows = plan.programs // plan.slices
             mailbox = problem.rows * plan.slices
             row_strides, taken = divided(align, (dy, h, dx))[::2], kept | {"TURNS": 1}
-            if plan.schedule == "ring_turns":
-                row_strides, taken, cols = (turn_row,) * 3, in_turns, problem.cols
+            if plan.turns > 1:
+                # Places are counted from 16 bytes, or from 32 where these are what rows of a group have in common.
+                size = vector if plan.turns == problem.turns else 2 * vector
+                row_strides, cols = (plan.turns * problem.cols // size,) * 3, problem.cols
+                taken = in_turns | {"TURNS": plan.turns, "ALIGN": size}
             scalars = (*row_strides, problem.rows, cols, plan.slices, partial_rows, norm.offset)
             constants = {key: taken[key] for key in taken if key not in ("CENTRED", "LANED")} | {
                 "BLOCK": plan.block, "PEERS": power_of_two(plan.slices), "STAGES": plan.stages,

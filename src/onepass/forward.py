@@ -139,6 +139,10 @@ class Forward:
             sizes = (scale_row, affine_lane, scale_group, problem.lanes, cols, *sharing)
         elif plan.schedule == "stream":
             sizes = (scale_row, affine_lane, scale_group, problem.lanes, cols)
+        elif plan.schedule == "odd":
+            x, _, y = self.layout.strides
+            strides = divided(align, (x, y)) + stat_strides(self.layout, 2, problem.cols)
+            return *strides, problem.rows, problem.lanes, cols, plan.programs, norm.eps, norm.offset
         return *strides, *sizes, norm.eps, norm.offset, *quantizing.numbers
 
     def step(self, plan: Plan, align: int, stats: bool, quantizing: Quantizing = PLAIN, keeps: bool = True) -> Step:
@@ -175,5 +179,15 @@ class Forward:
             constants |= {"EVEN": problem.cols % (plan.block * plan.blocks) == 0, "AFFINE_FIRST": plan.affine_first}
             constants |= {"PACKED": plans.is_packed(plan, align, backward=False)}
             constants |= {"EARLY": plan.blocks if plan.ahead is None else plan.ahead}
+        elif plan.schedule == "odd":
+            from onepass.kernels.odd import odd_forward  # in Gluon, which not every Triton has
+
+            function = odd_forward
+            names = tuple(name for name in FORWARD_TENSORS if name not in ("residual", "sum"))
+            dtypes = tuple(dtype for name, dtype in zip(FORWARD_TENSORS, dtypes, strict=False) if name in names)
+            del constants["ROUND_SUM"]
+            constants |= {"BLOCKS": plan.blocks, "CHUNKS": plans.chunks_of(plan, problem), "STAGES": plan.stages}
+            constants |= {"SLOT": plans.slot_of(plan, problem), "PAIRED": plans.has_pairs(plan, problem)}
+            return Step(function, names, dtypes, constants, self._scalars(plan, align, quantizing), plan)
         scalars = self._scalars(plan, align, quantizing)
         return Step(function, names, dtypes, constants | quantizing.constants, scalars, plan)

@@ -3,9 +3,10 @@
 An op of the dispatcher takes half of a compiled call of a small tensor. So while a graph is traced, the ops of ops.py
 are taken apart into their kernels, as `torch.library.triton_op` does it. Where that cannot be they stay ops: where a
 size is symbolic, because the number of rows decides the plan; where programs exchange sums, must all run at the same
-time, or form clusters, which inductor does not know how to launch; where it cannot tell what a kernel writes, as with
-blocks that are held packed; where rows would lie over other threads than in a call that is not compiled, and so have
-other bits; where a tensor would be copied or is empty; and in an exported program, which is not for one GPU alone.
+time, form clusters, or are in Gluon, which inductor does not know how to launch; where it cannot tell what a kernel
+writes, as with blocks that are held packed; where rows would lie over other threads than in a call that is not
+compiled, and so have other bits; where a tensor would be copied or is empty; and in an exported program, which is not
+for one GPU alone.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from onepass.backward import Backward
 from onepass.forward import Forward
 from onepass.handover import Step
-from onepass.plan.launch import LANGUAGE
+from onepass.plan.launch import LANGUAGE, is_gluon
 
 Maybe = Tensor | None
 
@@ -117,6 +118,7 @@ def _launch(steps: Iterable[Step], tensors: Mapping[str, Maybe]) -> None:
 def _launchable(steps: Sequence[Step], device: torch.device, direction: str) -> bool:
     apart = all(not step.cooperative and not step.exchanges and step.cluster == 1 for step in steps)
     plain = apart and all(step.plan.registers is None and _lies_as_ever(step) for step in steps)
+    plain = plain and not any(is_gluon(step.function) for step in steps)
     return plain and all(_writes(step, device) <= WRITTEN[direction] for step in steps)
 
 

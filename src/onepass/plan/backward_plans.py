@@ -35,7 +35,7 @@ def backward_plan(problem: Problem, device: Device, centred: bool, align: int, m
     column = problem.y.itemsize + problem.h.itemsize + itemsize(problem.sum)
     if choice.schedule in ("ring", "ring_turns"):
         # What was tuned may be for rows without lanes, or in turns, which its signature does not tell apart.
-        suits = _suits_a_ring(problem, centred, align) and choice.schedule == _ring_for(problem, align)
+        suits = _suits_a_ring(problem, centred, align) and choice.schedule == _ring_for(problem)
         plan = _ring(problem, device, choice) if suits else None
         if plan is not None:
             return plan
@@ -55,7 +55,12 @@ def _ring(problem: Problem, device: Device, choice: Choice) -> Plan | None:
     ring = tile.stages * columns * (problem.y.itemsize + problem.h.itemsize)
     if not device.gluon or ring + 1024 > device.shared // (tile.programs_per_sm or 1):
         return None
-    return _shared(choice.schedule, problem, device, tile, columns, tile.stages)
+    vector = 16 // problem.h.itemsize
+    plan = _shared(choice.schedule, problem, device, tile, columns, tile.stages, problem.turns, vector)
+    by_sector = _shared(choice.schedule, problem, device, tile, columns, tile.stages, problem.sector_turns, 2 * vector)
+    if plan is None or by_sector is None or by_sector.programs < in_force.thresholds().sector_share * plan.programs:
+        return plan
+    return by_sector
 
 
 def _most_partials(problem: Problem) -> int:
@@ -102,7 +107,7 @@ def backward_choice(problem: Problem, device: Device, centred: bool, align: int)
     columns = columns_of_16_bits(problem)
     if device.gluon and columns >= t.ring_from and _suits_a_ring(problem, centred, align):
         few_slices = (tile for tile in t.rings if columns <= tile.cols * t.many_slices)
-        return Choice(_ring_for(problem, align), next(few_slices, t.rings[-1]))
+        return Choice(_ring_for(problem), next(few_slices, t.rings[-1]))
     return _held_backward(problem, centred, align)
 
 
@@ -110,11 +115,11 @@ def _suits_a_ring(problem: Problem, centred: bool, align: int) -> bool:
     """Whether kernels/ring.py computes it: RMSNorm of nothing but x, whose rows are loaded in vectors."""
     alone = problem.residual is None and problem.sum is None and problem.lanes == 1 and not problem.per_lane
     alike = problem.y.itemsize == problem.h.itemsize >= itemsize(problem.weight)
-    return not centred and alone and alike and (piece_of(problem.h, align) == 16 or takes_turns(problem, align))
+    return not centred and alone and alike and (piece_of(problem.h, align) == 16 or problem.turns > 1)
 
 
-def _ring_for(problem: Problem, align: int) -> str:
-    return "ring_turns" if takes_turns(problem, align) else "ring"
+def _ring_for(problem: Problem) -> str:
+    return "ring" if problem.turns == 1 else "ring_turns"
 
 
 def _held_backward(problem: Problem, centred: bool, align: int) -> Choice:
@@ -204,33 +209,35 @@ def _walkers(resident: int) -> int:
 
 def _wide(problem: Problem, device: Device, tile: Tile, column: int) -> Plan:
     """Split where all programs of a row can run at the same time, else stream."""
-    plan = _from_registers("split", problem, device, tile, column)
+    stages = _stages_that_fit(tile, tile.programs_per_sm or 1, tile.cols * column, device)
+    plan = _shared("split", problem, device, tile, tile.cols, stages)
     return stream_plan(problem) if plan is None or problem.per_lane else plan
 
 
 def split_turns_plan(problem: Problem, device: Device, tile: Tile, column: int) -> Plan | None:
-    return _from_registers("split_turns", problem, device, tile, column)
-
-
-def _from_registers(schedule: str, problem: Problem, device: Device, tile: Tile, column: int) -> Plan | None:
     """With the rows in registers."""
     stages = _stages_that_fit(tile, tile.programs_per_sm or 1, tile.cols * column, device)
-    return _shared(schedule, problem, device, tile, tile.cols, stages)
+    vector = 16 // problem.h.itemsize
+    return _shared("split_turns", problem, device, tile, tile.cols, stages, problem.turns, vector)
 
 
-def _shared(schedule: str, problem: Problem, device: Device, tile: Tile, columns: int, stages: int) -> Plan | None:
+def _shared(
+    schedule: str, problem: Problem, device: Device, tile: Tile, columns: int, stages: int,
+    turns: int = 1, vector: int = 1,
+) -> Plan | None:  # fmt: skip
     """Groups of programs that stay, one for each slice of a row; None where not even one can run at once.
 
-    Where rows are taken in turns, each turn has as many groups as the others, so that all of a group's rows lie alike.
+    Where rows are taken in turns, each turn has as many groups as the others, so that all of a group's rows lie alike,
+    and slices reach from where a `vector` of elements begins that a row may share with the one before.
     """
-    width, turns = (reach(problem), problem.turns) if schedule.endswith("_turns") else (problem.cols, 1)
+    width = problem.cols if turns == 1 else problem.cols + vector - 1
     per_sm, slices = tile.programs_per_sm or 0, cdiv(width, columns)
     groups = min(problem.rows * problem.lanes, device.sms * per_sm // slices, _most_partials(problem)) // turns * turns
     if not device.cooperative or groups == 0:
         return None
     registers = device.registers // (per_sm * tile.warps * 32) // 8 * 8  # they are handed out in eights
     plan = Plan(schedule, 1, columns, tile.warps, groups * slices, 1, stages, slices, min(255, registers))
-    return replace(plan, together=True)
+    return replace(plan, together=True, turns=turns)
 
 
 def _stages_that_fit(tile: Tile, programs_per_sm: int, tile_bytes: int, device: Device) -> int:

@@ -37,7 +37,7 @@ SHORTEST = 128
 
 def forward_candidates(problem: Problem, device: Device, centred: bool, align: int) -> list[Choice]:
     """The model's own choice first."""
-    found = [forward_choice(problem, centred, align)]
+    found = [forward_choice(problem, device, centred, align)]
     held_bytes = problem.x.itemsize if problem.residual is None else 4
     if problem.cols * held_bytes <= 32768 * 2:
         for rows in (1, 2, 4, 8, 16) if problem.cols <= SHORT else (1,):

@@ -22,6 +22,7 @@ from onepass.plan.plans import (
     itemsize,
     piece_of,
     power_of_two,
+    slot_of,
     snug,
     stream_plan,
     tiles_of,
@@ -33,10 +34,14 @@ from onepass.spec import Problem
 
 
 def forward_plan(problem: Problem, device: Device, centred: bool, align: int) -> Plan:
-    choice = tuned_choice("forward", problem, device, centred, align) or forward_choice(problem, centred, align)
+    choice = tuned_choice("forward", problem, device, centred, align) or forward_choice(problem, device, centred, align)
     tile = choice.tile
-    if choice.schedule == "tile":
-        plan = tiles_of(problem, _batch_invariant(problem, tile, align))
+    if choice.schedule == "odd" and not _few_odd_rows(problem, device):
+        plan = _through_shared_memory(problem, device, tile, centred)
+        if plan is not None:
+            return plan
+    if choice.schedule in ("tile", "odd"):
+        plan = tiles_of(problem, _batch_invariant(problem, tile, centred, align))
         plan = _at_once(problem, plan, align) if centred else plan
         shared = _shared(problem, device, plan, align)
         if shared.slices > 1:
@@ -54,6 +59,28 @@ def forward_plan(problem: Problem, device: Device, centred: bool, align: int) ->
     if problem.walked or not device.cooperative or cdiv(problem.cols, _slice(problem, tile)) > resident:
         return stream_plan(problem)
     return _sliced(problem, device, tile)
+
+
+def _few_odd_rows(problem: Problem, device: Device) -> bool:
+    """Whether rows for kernels/odd.py are so few that tile.py is faster, which gives them the same bits."""
+    elements = problem.rows * problem.lanes * problem.cols
+    return elements < device.sms * in_force.thresholds().odd_elements
+
+
+def _through_shared_memory(problem: Problem, device: Device, tile: Tile, centred: bool) -> Plan | None:
+    """Programs that stay, as many as run at once; RMSNorm's, which need fewer registers, a third more for few rows.
+
+    None where the GPU has no room.
+    """
+    rows, block, per_sm = problem.rows * problem.lanes, block_of(tile, problem), tile.programs_per_sm or 1
+    most = per_sm if centred else per_sm * 4 // 3
+    if rows < in_force.thresholds().odd_rounds * device.sms * per_sm:
+        per_sm = most
+    registers = min(REGISTERS, device.registers // (32 * tile.warps * most) // 8 * 8)  # they are handed out in eights
+    programs, blocks = min(rows, device.sms * per_sm), cdiv(problem.cols, block)
+    plan = Plan("odd", 1, block, tile.warps, programs, blocks, tile.stages, registers=registers)
+    fits = tile.stages * slot_of(plan, problem) * problem.x.itemsize + 1024 <= device.shared // most
+    return plan if device.gluon and fits else None
 
 
 def _at_once(problem: Problem, plan: Plan, align: int) -> Plan:
@@ -156,7 +183,7 @@ def _shared(problem: Problem, device: Device, plan: Plan, align: int) -> Plan:
     )  # fmt: skip
 
 
-def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
+def forward_choice(problem: Problem, device: Device, centred: bool, align: int) -> Choice:
     """By the thresholds."""
     t = in_force.thresholds()
     held = _held(problem)
@@ -182,6 +209,10 @@ def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
     if plain and held == 2 and not centred and piece == 16 and t.short_plain_from <= columns <= t.short_plain_tile.cols:
         tile = t.short_plain_tile
     single = piece == 2 or (centred and plain and piece == problem.x.itemsize)
+    if device.gluon and piece == 2 and _suits_shared_memory(problem) and problem.cols >= t.odd_from:
+        odd = fitting(t.odd_tiles[centred], problem.cols)
+        if odd is not None:
+            return Choice("odd", odd)
     if single and plain and problem.cols >= t.single_wide_from[centred]:
         single_tile = fitting(t.single_centred_tiles if centred else t.single_tiles, columns)
         if single_tile is not None:
@@ -215,6 +246,12 @@ def forward_choice(problem: Problem, centred: bool, align: int) -> Choice:
     return Choice("split", _forward_slice(problem, centred, align))
 
 
+def _suits_shared_memory(problem: Problem) -> bool:
+    """Whether kernels/odd.py computes it: of nothing but x, and into what is as wide."""
+    alone = problem.residual is None and problem.sum is None and not problem.quantized and not problem.per_lane
+    return alone and problem.y.itemsize == problem.x.itemsize
+
+
 def _forward_slice(problem: Problem, centred: bool, align: int) -> Tile:
     t = in_force.thresholds()
     if piece_of(problem.x, align) == 2:
@@ -232,7 +269,7 @@ def _single(problem: Problem, centred: bool) -> Tile:
     return Tile(cols, 1, warps, block=32 * warps)
 
 
-def _batch_invariant(problem: Problem, tile: Tile, align: int) -> Tile:
+def _batch_invariant(problem: Problem, tile: Tile, centred: bool, align: int) -> Tile:
     """The tile for many or for few short rows. A row lies over the same threads in both, so its bits are the same."""
     t = in_force.thresholds()
     if tile.rows == 1 or problem.rows >= t.block_row_min_rows:
@@ -249,8 +286,16 @@ def _batch_invariant(problem: Problem, tile: Tile, align: int) -> Tile:
     threads_per_row = min(max(1, block // vector), 32 * tile.warps)
     warps = max(1, threads_per_row // 32)
     rows = min(tile.rows, max(1, 32 * warps * vector // block))
-    if rows > 1:
+    if rows > 1 or (warps == 1 and _short_enough(problem, centred)):
         most = max(rows, t.small_elements // power_of_two(problem.cols))
         while cdiv(problem.rows, rows) > t.small_programs and 2 * rows <= most and 2 * warps <= t.small_warps:
             warps, rows = 2 * warps, 2 * rows
     return replace(tile, rows=rows, warps=warps)
+
+
+def _short_enough(problem: Problem, centred: bool) -> bool:
+    """Whether rows that fill a warp each are so short, or so many, that several in a program are faster."""
+    t, size = in_force.thresholds(), problem.cols * problem.x.itemsize
+    if centred:
+        return size <= t.short_bytes and problem.x.itemsize == 2 and problem.rows >= t.short_rows
+    return size <= t.short_bytes or (size <= t.short_bytes * 3 // 2 and problem.rows >= t.short_rows)

@@ -126,8 +126,12 @@ def _compile(
     return triton.compile(source, target=target, options=dict(options))
 
 
+def is_gluon(function: Any) -> bool:
+    return bool(getattr(function, "is_gluon", bool)())
+
+
 def _source_type(function: Any) -> Any:
-    if not getattr(function, "is_gluon", bool)():
+    if not is_gluon(function):
         return ASTSource
     from triton.experimental.gluon._runtime import GluonASTSource
 

@@ -20,8 +20,9 @@ from onepass.spec import Problem
 class Plan:
     """One launch: `programs` programs of `warps` warps, each with `blocks` blocks of `rows` × `block` elements."""
 
-    # "tile", "split" or "stream"; "few", "turns", "split_turns" and "ring" for a backward of few rows, of odd ones, of
-    # odd ones that programs share, and of shared ones from shared memory; "columnwise" and "staged" for FP8 both ways
+    # "tile", "split" or "stream"; "odd" for a forward of rows that begin anywhere; for a backward "few" of few rows,
+    # "turns" of odd ones, "split_turns" of odd ones that programs share, "ring" and "ring_turns" of shared ones, and of
+    # odd shared ones, from shared memory; "columnwise" and "staged" for FP8 both ways
     schedule: str
     rows: int
     block: int
@@ -40,6 +41,7 @@ class Plan:
     )
     affine_first: bool = False  # weight and bias are asked for before the row, and not when it has come
     together: bool = False  # all programs must run at the same time
+    turns: int = 1  # of a ring: a group of programs takes one row of so many, which lie alike
 
     @property
     def elements(self) -> int:
@@ -64,7 +66,7 @@ class Plan:
 class Choice:
     """How the rows of a problem are worked on, however many they are."""
 
-    # "tile", "turns", "split", "split_turns", "ring" or "stream"; "cluster" for a tile whose rows are always shared
+    # As a Plan's, without what the number of rows decides; "cluster" for a tile whose rows are always shared
     schedule: str
     tile: Tile
 
@@ -132,6 +134,31 @@ def stream_plan(problem: Problem) -> Plan:
     t = in_force.thresholds()
     block = block_of(Tile(t.stream_block, 1, t.stream_warps), problem)
     return Plan("stream", 1, block, t.stream_warps, problem.rows * problem.lanes)
+
+
+def chunks_of(plan: Plan, problem: Problem) -> int:
+    """How often each thread copies a vector, so that a row is in shared memory, wherever it begins in 128 bytes."""
+    vector = 16 // problem.x.itemsize
+    return cdiv(8 * vector - 1 + problem.cols + vector - 1, 32 * plan.warps * vector)
+
+
+def slot_of(plan: Plan, problem: Problem) -> int:
+    """Elements of shared memory for a row there: whole blocks of columns, and all that is copied."""
+    vector = 16 // problem.x.itemsize
+    line = 8 * vector
+    return max(
+        cdiv(line - 1 + plan.blocks * plan.block, line) * line, chunks_of(plan, problem) * 32 * plan.warps * vector
+    )
+
+
+def has_pairs(plan: Plan, problem: Problem) -> bool:
+    """Whether weight and bias share registers in kernels/odd.py, where beside the row they would be too many.
+
+    77 us against 82 at 5,587 x 12,001, and 73 against 84 at 6,707 x 10,001: two programs are on an SM then, for one.
+    Where it changes nothing of that it is slower, 83 us against 79 at 4,787 x 14,001.
+    """
+    alike = problem.weight == problem.bias is not None and itemsize(problem.bias) == 2
+    return alike and plan.registers is not None and 3 * plan.blocks + 24 > plan.registers
 
 
 def is_packed(plan: Plan, align: int, backward: bool) -> bool:

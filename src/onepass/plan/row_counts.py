@@ -12,7 +12,7 @@ def row_counts_apart() -> tuple[int, ...]:
     t = in_force.thresholds()
     most = {t.shared_rows, t.shared_widest_rows, t.few_rows, *(rows for _, rows in t.few_shared_rows)}
     most |= {rows for rows, _ in t.few_columns[:-1]} | {rows - 1 for _, rows in t.turns_few_rows}
-    most |= {t.centred_backward_short[1] - 1}
+    most |= {t.centred_backward_short[1] - 1, t.short_rows - 1}
     # As many rows as leave small tiles alone, and twice as many again and again, have each number of these together.
     doubled = itertools.takewhile(lambda rows: rows < t.block_row_min_rows, (t.small_programs << n for n in range(32)))
     return 1, *(rows + 1 for rows in sorted(most)), *doubled, t.block_row_min_rows - 1, t.block_row_min_rows

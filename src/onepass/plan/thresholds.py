@@ -33,6 +33,13 @@ class Thresholds:
     small_programs: int = 64
     small_elements: int = 8192
     small_warps: int = 16
+    #: Rows that fill a warp each are put together too: RMSNorm's of so many bytes, however many there are, and of half
+    #: as many again from so many rows on; LayerNorm's of 16 bits and so many bytes from so many rows on. With a
+    #: residual 3.7 us against 4.2 at 3,153 x 264, 3.8 against 4.0 at 312 columns; RMSNorm 3.2 against 3.8 at 3,153 x
+    #: 432, 3.4 against 3.5 at 2,000 x 768, but 2.8 against 2.5 at 1,000 x 640; in fp32 2.8 against 3.5 at 3,153 x 136;
+    #: LayerNorm 3.9 against 4.6 at 4,000 x 512, but 2.3 against 2.2 at 500, and 5.2 against 4.8 at 384 in fp32.
+    short_bytes: int = 1024
+    short_rows: int = 2000
 
     #: RMSNorm forward: a program for each tile, which the GPU hands out better than they walk. Blocks are as narrow as
     #: keeps every thread loading 16 bytes, so that little of the last one is beyond the row.
@@ -173,6 +180,33 @@ class Thresholds:
         Tile(256, 8, 4, block=32),
         odd_forward_tiles[-1],
     )
+    #: From so many columns of 16 bits on, through shared memory (kernels/odd.py), RMSNorm's and LayerNorm's: 70 us
+    #: against 74 at 16,384 x 4,099, LayerNorm 73 against 86; 72 against 91 at 3,347 x 20,001, 80 against 103; 29
+    #: against 35 at 2,000 x 12,001, 31 against 39; 7.3 against 8.5 at 500 x 8,001. With fewer elements than so many for
+    #: each SM it is tile.py, with a column a thread as here, so that a row's bits are the same: 1 x 20,001 takes 4.0 us
+    #: so, and 5.3 through shared memory, 132 x 8,001 3.9 and 4.5, LayerNorm of 500 x 4,099 5.3 and 6.0.
+    odd_from: int = 1281
+    odd_elements: int = 20480
+    odd_tiles: tuple[tuple[Tile, ...], tuple[Tile, ...]] = (
+        (
+            Tile(1792, 1, 2, 8, 2, block=64),
+            Tile(3520, 1, 2, 6, 2, block=64),
+            Tile(6144, 1, 4, 3, 2, block=128),
+            Tile(12288, 1, 8, 2, 2, block=256),
+            Tile(24576, 1, 16, 1, 2, block=512),
+        ),
+        (
+            Tile(2112, 1, 2, 8, 2, block=64),
+            Tile(4224, 1, 4, 4, 2, block=128),
+            Tile(6144, 1, 4, 3, 2, block=128),
+            Tile(12288, 1, 8, 2, 2, block=256),
+            Tile(16384, 1, 8, 1, 2, block=256),
+            Tile(24576, 1, 16, 1, 2, block=512),
+        ),
+    )
+    #: RMSNorm has a third more programs where each would have fewer rows than these: 10.9 us against 11.5 at 2,000 x
+    #: 4,099, 8.2 against 9.0 at 3,000 x 2,049; but 72.4 against 70.4 at 16,384 x 4,099.
+    odd_rounds: int = 8
     #: Wider ones of 16 bits, element by element: a block is as wide as its threads, with as many warps as leave each
     #: thread about this many at the most, LayerNorm's fewer; RMSNorm's have two warps at least. 67 us against 74 with
     #: half as many at 9,998 x 6,001; LayerNorm 73 with one warp against 90 at 115,163 x 521.
@@ -418,6 +452,12 @@ class Thresholds:
     #: Dense ones at odd addresses in turns: 138 us against 155 by programs that share them at 4,096 x 20,001, 443
     #: against 555 at 2,048 x 131,074, 908 against 1,583 at 262,145 columns, 212 against 251 held at 8,192 x 16,001, 203
     #: against 238 at 8,192 x 8,001 in fp32, 53 against 56 at 89 x 111,055; but 18.6 against 17.8 at 600 x 8,193.
+    #: Copies of 16 bytes by eight threads touch five sectors of 32 bytes where four have them, if rows begin in the
+    #: middle of one. So a ring takes rows in turns by sectors, unless so few groups of programs are left that these are
+    #: a smaller share of what could be: 130 us against 138 at 4,096 x 20,001, 127 against 135 at 20,008 columns, 422
+    #: against 446 at 2,048 x 131,074, 194 against 203 at 8,192 x 8,001 in fp32; but 268 against 243 at 2,048 x 65,537,
+    #: which have sixteen groups for 24.
+    sector_share: float = 0.9
     ring_from: int = 8193
     rings: tuple[Tile, ...] = (Tile(1024, 1, 1, 16, 3), Tile(2048, 1, 2, 8, 3), Tile(4096, 1, 4, 4, 3))
 
