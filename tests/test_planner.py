@@ -89,14 +89,15 @@ def of_one_program(plan):
 
 def order_of_sums(plan):
     walked = plan.as_walked or plan.schedule == "stream"
-    return ("walked", 0) if walked else (plan.schedule, plan.blocks)
+    held = "tile" if plan.schedule == "odd" else plan.schedule  # which has it from tile.py
+    return ("walked", 0) if walked else (held, plan.blocks)
 
 
 def plans_over_rows(cols, dtype, align, centred, device=H200):
     return [forward_plans.forward_plan(problem_of(rows, cols, dtype), device, centred, align) for rows in ROWS]
 
 
-@pytest.mark.parametrize("device", [H200, CLUSTERED, ALONE, INTERPRETER], ids=lambda device: device.name)
+@pytest.mark.parametrize("device", [H200, CLUSTERED, GLUON, ALONE, INTERPRETER], ids=lambda device: device.name)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @norms
 def test_row_counts_change_nothing_about_a_row(centred, dtype, device):
@@ -458,22 +459,94 @@ def test_wide_rows_of_rms_norm_wait_for_their_sums_in_shared_memory():
     assert "ring" not in {plan_of(plain, align=4).schedule, plan_of(plain, centred=True).schedule}
 
 
+def test_a_ring_counts_from_sectors_unless_that_leaves_too_few_groups():
+    def plan_of(rows, cols, **changes):
+        turns, sector_turns = (size // math.gcd(cols, size) for size in (8, 16))
+        problem = replace(problem_of(rows, cols), **{"turns": turns, "sector_turns": sector_turns} | changes)
+        return backward_plans.backward_plan(problem, GLUON, False, min(16, cols & -cols), True)
+
+    turns = {cols: plan_of(4096, cols).turns for cols in (16384, 20000, 20001, 20002, 20004, 20008, 20016)}
+    assert turns == {16384: 1, 20000: 1, 20001: 16, 20002: 8, 20004: 4, 20008: 2, 20016: 1}
+    assert plan_of(2048, 65537).turns == 8, "sixteen groups for 24"
+    assert plan_of(4096, 20008, sector_turns=1).turns == 1, "rows that are not dense"
+
+
+@pytest.mark.parametrize("residual", [None, torch.bfloat16], ids=["alone", "residual"])
+@norms
+def test_many_odd_rows_pass_through_shared_memory_and_few_have_the_same_tile(centred, residual):
+    total = {"residual": residual, "sum": residual}
+
+    def plan_of(rows, cols, device=GLUON, align=1, **changes):
+        bias = torch.bfloat16 if centred else None
+        problem = replace(problem_of(rows, cols), **{"bias": bias} | total | changes)
+        return problem, forward_plans.forward_plan(problem, device, centred, align)
+
+    t = in_force.thresholds()
+    for cols in (1281, 1793, 2049, 3521, 4099, 4225, 6143, 6145, 8191, 12287, 12289, 16383, 16385, 24575):
+        many = -(-GLUON.sms * t.odd_elements // cols)
+        few = plan_of(many - 1, cols)[1]
+        assert few.schedule == "tile" and few.slices == few.rows == 1 and few.registers is None
+        for rows in (many, 4096, 1 << 20):
+            problem, plan = plan_of(rows, cols)
+            assert plan.schedule == "odd" and not plan.together
+            assert (plan.block, plan.blocks, plan.warps) == (few.block, few.blocks, few.warps), "the same bits"
+            assert plan.block == 32 * plan.warps and plan.block * plan.blocks >= cols
+            at_once = -(-plan.programs // GLUON.sms)
+            slot = plans.slot_of(plan, problem)
+            assert slot % 64 == 0 and slot >= 63 + plan.block * plan.blocks
+            assert plans.chunks_of(plan, problem) * 256 * plan.warps >= 63 + cols + 7
+            tensors = 1 if residual is None else 2
+            assert at_once * (2 * tensors * plan.stages * slot + 1024) <= GLUON.shared
+            assert at_once * plan.warps * 32 * plan.registers <= GLUON.registers
+            assert plan.programs <= rows
+            columns = (3 if centred and not plans.has_pairs(plan, problem) else 2) * plan.blocks
+            assert columns < plan.registers <= 255
+    assert plan_of(4096, 1279)[1].schedule == plan_of(4096, 1279, H200)[1].schedule == "tile"
+    assert plan_of(4096, 4099, H200)[1].schedule == "tile", "without Gluon"
+    small = replace(GLUON, shared=100 << 10)
+    assert plan_of(4096, 24575, small)[1].schedule == "tile", "no room"
+    assert plan_of(4096, 12287, small)[1].schedule == ("odd" if residual is None else "tile")
+    assert plan_of(4096, 4098, align=2)[1].schedule == "tile"
+    wider = {"residual": torch.float32, "sum": torch.float32}
+    others = (wider, {"y": torch.float32}, {"quantized": "static"}, {"per_lane": True, "lanes": 2})
+    assert "odd" not in {plan_of(4096, 4099, **changes)[1].schedule for changes in others}
+    assert plan_of(4096, 4099, lanes=3, weight=torch.float32)[1].schedule == "odd"
+    assert not plans.has_pairs(*reversed(plan_of(4096, 12287, weight=torch.float32)))
+
+
+@norms
+def test_rows_that_fill_a_warp_are_put_together_where_they_are_short_or_many(centred):
+    def rows_of(rows, cols, dtype=torch.bfloat16, residual=None):
+        plan = forward_plans.forward_plan(problem_of(rows, cols, dtype, residual=residual), CLUSTERED, centred, 8)
+        assert plan.rows <= max(1, plan.warps) or plan.block < 256 // dtype.itemsize * 2
+        return plan.rows
+
+    with_residual = {rows: rows_of(rows, 312, residual=torch.bfloat16) for rows in (64, 128, 3153)}
+    assert centred or with_residual == {64: 1, 128: 2, 3153: 16}
+    assert rows_of(3153, 512) > 1 and rows_of(3153, 1024) == 1
+    assert (rows_of(1999, 768), rows_of(2000, 768)) == ((1, 1) if centred else (1, 8))
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_odd_rows_wait_in_shared_memory_in_turns(dtype):
     vector = 16 // dtype.itemsize
 
     def plan_of(rows, cols, device=GLUON, centred=False, **changes):
-        turns = vector // math.gcd(cols, vector)
-        problem = replace(problem_of(rows, cols, dtype), turns=turns, **changes)
+        turns, sector_turns = (size // math.gcd(cols, size) for size in (vector, 2 * vector))
+        problem = replace(problem_of(rows, cols, dtype), turns=turns, sector_turns=sector_turns, **changes)
         return turns, backward_plans.backward_plan(problem, device, centred, vector // turns, True)
 
     t = in_force.thresholds()
-    for cols, rows in product((8195, 10239, 65537, 100_003, 200_001), (600, 8192)):
+    for cols, rows in product((8195, 8204, 10239, 65537, 100_003, 200_001), (600, 8192)):
         turns, plan = plan_of(rows, cols)
-        assert (plan.schedule, plan.together, plan.rows) == ("ring_turns", True, 1)
-        assert plan.slices * plan.block >= cols + vector - 1 > (plan.slices - 1) * plan.block
+        assert (plan.schedule, plan.together, plan.rows) == ("ring_turns" if turns > 1 else "ring", True, 1)
+        by_sector = plan.turns > turns
+        assert plan.turns == (2 * turns if by_sector else turns)
+        size = vector * (1 + by_sector)
+        assert plan.turns * cols % size == 0, "and so is what they begin with"
+        assert plan.slices * plan.block >= cols + size - 1 > (plan.slices - 1) * plan.block
         groups = plan.programs // plan.slices
-        assert groups >= turns and groups % turns == 0, "the rows of a group lie alike"
+        assert groups >= plan.turns and groups % plan.turns == 0, "the rows of a group lie alike"
         assert plan.slices > 1, "a program has one end of a row at the most"
         assert 4 * cols * groups <= max(t.partials_bytes, rows * cols * dtype.itemsize // t.partials_of_x)
     assert plan_of(600, 20001, H200)[1].schedule == "split_turns"

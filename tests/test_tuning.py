@@ -142,13 +142,13 @@ COLS = (64, 100, 128, 384, 512, 768, 1000, 1024, 1001, 2880, 4096, 4099, 5120, 8
 @pytest.mark.parametrize("device", [H200, GLUON], ids=["alone", "clusters and Gluon"])
 def test_every_candidate_is_a_plan_and_keeps_rows_apart_from_their_number(centred, dtype, device):
     schedules = {"tile": "tile", "split": "split", "stream": "stream"}
-    schedules |= {"cluster": "tile" if device.clusters else "split"}
+    schedules |= {"cluster": "tile" if device.clusters else "split", "odd": "odd"}
     for cols in COLS:
         align = min(16, cols & -cols)
         problem = Problem(4096, 1, cols, dtype, dtype, dtype)
         forward = forward_candidates(problem, device, centred, align)
         backward = backward_candidates(problem, device, centred, align)
-        assert forward[0] == forward_plans.forward_choice(problem, centred, align)
+        assert forward[0] == forward_plans.forward_choice(problem, device, centred, align)
         assert backward[0] == backward_plans.backward_choice(problem, device, centred, align)
         assert 2 <= len(forward) <= 100 and 2 <= len(backward) <= 300, cols
         vector = min(16 // dtype.itemsize, align)
@@ -241,14 +241,14 @@ def test_what_a_search_tries_is_its_threads_own():
 
 def test_a_search_stays_with_the_planners_choice_unless_it_pays(monkeypatch):
     x, weight = random(3, 64), random(64)
-    model = forward_plans.forward_choice(Problem(3, 1, 64, F32, F32, F32), False, 16)
+    model = forward_plans.forward_choice(Problem(3, 1, 64, F32, F32, F32), H200, False, 16)
     timed_by(monkeypatch, lambda choice: 10.0 if choice == model else 9.95)
     [found] = searching.search(Options(False, 1e-6), x, weight, None, None, ("forward",))
     assert Choice(found.schedule, found.tile) == model and found.us == found.model_us
 
 
 def test_candidates_that_cannot_run_are_passed_over(monkeypatch):
-    model = forward_plans.forward_choice(Problem(3, 1, 64, F32, F32, F32), False, 16)
+    model = forward_plans.forward_choice(Problem(3, 1, 64, F32, F32, F32), H200, False, 16)
 
     def time_of(choice):
         if choice != model and choice.tile.warps != 1:

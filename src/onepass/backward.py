@@ -258,9 +258,10 @@ class Backward:
         every = ["dy", "dsum", "h", "weight", *statistics, "dx", "dresidual", "dweights", "dbiases"]
         statistic = stat_strides(self.layout, 4, problem.cols)
         strides = divided(align, (dy, dsum, h, dx, dresidual)) + statistic
-        vector = 16 // problem.h.itemsize
-        turn_row = problem.turns * problem.cols // vector
-        in_turns = {key: kept[key] for key in kept if key != "LANED"} | {"TURNS": problem.turns, "ALIGN": vector}
+        # In turns places are counted from 16 bytes, or from 32 where these are what rows have in common.
+        vector = (16 if plan.turns == problem.turns else 32) // problem.h.itemsize
+        turn_row = plan.turns * problem.cols // vector
+        in_turns = {key: kept[key] for key in kept if key != "LANED"} | {"TURNS": plan.turns, "ALIGN": vector}
         if plan.schedule == "few":
             columns = column_sums.few_columns_plan(problem, plan.programs // plan.slices)
             names = ["dy", "dsum", "h", "weight", *statistics, "dx", "dresidual", "dweight", "dbias"]
@@ -284,7 +285,7 @@ class Backward:
             add(tile_backward, every, scalars, constants, plan)
         elif plan.schedule == "turns":
             partial_rows = plan.programs
-            scalars = (turn_row, turn_row, problem.rows, problem.cols, plan.programs // problem.turns, norm.offset)
+            scalars = (turn_row, turn_row, problem.rows, problem.cols, plan.programs // plan.turns, norm.offset)
             constants = in_turns | {
                 "ROWS": plan.rows, "BLOCK": plan.block, "BLOCKS": plan.blocks, "WHOLE": problem.cols // plan.block - 1,
                 "PACKED": plans.is_packed(plan, vector, backward=True), "STAGES": plan.stages,
@@ -310,10 +311,7 @@ class Backward:
             mailbox = problem.rows * plan.slices
             row_strides, taken = divided(align, (dy, h, dx))[::2], kept | {"TURNS": 1}
             if plan.turns > 1:
-                # Places are counted from 16 bytes, or from 32 where these are what rows of a group have in common.
-                size = vector if plan.turns == problem.turns else 2 * vector
-                row_strides, cols = (plan.turns * problem.cols // size,) * 3, problem.cols
-                taken = in_turns | {"TURNS": plan.turns, "ALIGN": size}
+                row_strides, taken, cols = (turn_row,) * 3, in_turns, problem.cols
             scalars = (*row_strides, problem.rows, cols, plan.slices, partial_rows, norm.offset)
             constants = {key: taken[key] for key in taken if key not in ("CENTRED", "LANED")} | {
                 "BLOCK": plan.block, "PEERS": power_of_two(plan.slices), "STAGES": plan.stages,

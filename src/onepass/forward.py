@@ -140,8 +140,6 @@ class Forward:
         elif plan.schedule == "stream":
             sizes = (scale_row, affine_lane, scale_group, problem.lanes, cols)
         elif plan.schedule == "odd":
-            x, _, y = self.layout.strides
-            strides = divided(align, (x, y)) + stat_strides(self.layout, 2, problem.cols)
             return *strides, problem.rows, problem.lanes, cols, plan.programs, norm.eps, norm.offset
         return *strides, *sizes, norm.eps, norm.offset, *quantizing.numbers
 
@@ -182,10 +180,7 @@ class Forward:
         elif plan.schedule == "odd":
             from onepass.kernels.odd import odd_forward  # in Gluon, which not every Triton has
 
-            function = odd_forward
-            names = tuple(name for name in FORWARD_TENSORS if name not in ("residual", "sum"))
-            dtypes = tuple(dtype for name, dtype in zip(FORWARD_TENSORS, dtypes, strict=False) if name in names)
-            del constants["ROUND_SUM"]
+            function, names, dtypes = odd_forward, FORWARD_TENSORS, dtypes[: len(FORWARD_TENSORS)]
             constants |= {"BLOCKS": plan.blocks, "CHUNKS": plans.chunks_of(plan, problem), "STAGES": plan.stages}
             constants |= {"SLOT": plans.slot_of(plan, problem), "PAIRED": plans.has_pairs(plan, problem)}
             return Step(function, names, dtypes, constants, self._scalars(plan, align, quantizing), plan)

@@ -78,13 +78,16 @@ CASES = [
     Case("split layer half odd", "layer_norm", "split", (71, 131074), BF16, bias=True),
     Case("split layer in fours", "layer_norm", "split", (71, 131076), BF16, bias=True),
     # A ring, whose last slice is not full.
-    Case("ring", "rms_norm", "tile", (517, 10008), BF16),
+    Case("ring", "rms_norm", "tile", (517, 10000), BF16),
+    Case("ring from the middle of sectors", "rms_norm", "tile", (517, 10008), BF16),
     Case("ring fp32", "rms_norm", "tile", (517, 9004), FP32),
     Case("ring offset llama", "rms_norm", "tile", (517, 10008), FP16, options={"offset": 1.0, "cast": "llama"}),
     # And rings of rows at odd addresses; of 10,239 columns some end with a slice, others leave the last one empty.
     Case("ring in turns", "rms_norm", "tile", (517, 9001), BF16),
     Case("ring in turns, of which some end with a slice", "rms_norm", "tile", (523, 10239), BF16),
     Case("ring in turns, in pieces of 4 bytes", "rms_norm", "tile", (517, 10242), FP16, options={"cast": "llama"}),
+    Case("ring in turns, in pieces of 8 bytes", "rms_norm", "tile", (517, 9004), BF16),
+    Case("ring in turns, of few groups", "rms_norm", "split", (71, 140_001), BF16),
     # Rows in blocks, several of them short; and as many blocks as a program may hold.
     *(Case(f"384 columns {op}", op, "tile", (4099, 384), BF16) for op in ("rms_norm", "layer_norm")),
     *(Case(f"768 columns {op}", op, "tile", (517, 768), BF16) for op in ("rms_norm", "layer_norm")),
@@ -135,6 +138,9 @@ CASES = [
     # And rows at odd addresses that programs share in the backward.
     Case("20,001 columns", "rms_norm", "tile", (517, 20001), BF16),
     Case("9,001 columns residual", "rms_norm", "tile", (517, 9001), BF16, residual=BF16),
+    Case("9,001 columns layer residual", "layer_norm", "tile", (517, 9001), BF16, bias=True, residual=BF16),
+    # In pieces of 4 bytes, two elements a thread in the forward.
+    Case("2,050 columns", "layer_norm", "tile", (517, 2050), BF16, bias=True),
     Case("12,002 columns", "layer_norm", "tile", (517, 12002), BF16, bias=True),
     Case("15,001 fp32 columns offset", "rms_norm", "tile", (517, 15001), FP32, options={"offset": 1.0}),
     Case("few rows of heads", "rms_norm", "tile", (19, 8, 128), BF16),
@@ -173,8 +179,8 @@ def forward_schedule(op: str, dtype: torch.dtype, cols: int) -> str:
 
 
 def schedule_of_many(plan: Plan) -> str:
-    """Few rows that are held as a walk would add them up belong to those that are walked."""
-    return "stream" if plan.as_walked else plan.schedule
+    """Few rows that are held as a walk would add them up belong to those that are walked, and odd ones to a tile."""
+    return "stream" if plan.as_walked else "tile" if plan.schedule == "odd" else plan.schedule
 
 
 def backward_schedule(case: Case) -> str:
@@ -191,7 +197,8 @@ def backward_schedule(case: Case) -> str:
     few |= case.schedule == "split" and CLUSTERS and widest and width <= 256 << 10
     if few:
         return "few"
-    if (cols & -cols) * size <= 4 and case.schedule != "stream":
+    dense = not case.per_head and case.residual in (None, case.dtype)
+    if ((cols & -cols) * size <= 4 or (_has_ring(case, width) and dense and width % 16)) and case.schedule != "stream":
         return _schedule_of_odd(case, cols, width)
     shared = case.schedule == "tile" and case.op == "layer_norm" and cols > t.centred_backward_most
     ring = _has_ring(case, width) and width % 16 == 0 and case.schedule != "stream"
@@ -242,7 +249,8 @@ def on_schedule(case: Case, tensors: Tensors) -> Iterator[Explanation]:
     with streaming() if case.schedule == "stream" else nullcontext():
         plan = explained(case, tensors)
         assert plan.forward is not None and plan.backward is not None, str(plan)
-        assert (plan.forward.schedule, plan.backward.schedule) == (case.schedule, backward_schedule(case)), str(plan)
+        schedules = schedule_of_many(plan.forward), plan.backward.schedule
+        assert schedules == (case.schedule, backward_schedule(case)), str(plan)
         assert not plan.copies
         yield plan
 

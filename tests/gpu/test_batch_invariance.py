@@ -6,6 +6,7 @@ import torch
 import onepass
 from gpu.cases import (
     CLUSTERS,
+    GLUON,
     PLAIN,
     RESIDUAL,
     Case,
@@ -24,7 +25,7 @@ BF16, FP32 = torch.bfloat16, torch.float32
 #: Below 4,096 rows short rows take a smaller tile, and from 512 on some of these together.
 ROW_COUNTS = (1, 7, 16, 64, 129, 300, 700, 2500, 4096)
 BLOCK_ROWS = (64, 128, 256, 384, 512)
-ONE_ROW = (520, 768, 1000, 1100, 1152, 2048, 4096)  # or several; 520 and 1,100 leave much of a last block empty
+ONE_ROW = (520, 768, 1000, 1100, 1152, 2048, 4096, 4099)  # or several; 520 and 1,100 leave much of a last block empty
 #: Up to 64 rows those that are walked are shared by clusters, and up to 132 held, if they are not too wide for it.
 #: LayerNorm's from 8,193 columns on, and 7,001, ask for weight and bias early or late.
 WIDE = (5120, 7001, 8192, 10240, 16384, 20488, 27048, 32768, 54976)
@@ -65,7 +66,10 @@ def test_row_bits_do_not_depend_on_other_rows(op: str, dtype: torch.dtype, cols:
         assert len(tiles) >= (3 if few > 1 else 2), "the smallest, some of these together, and the full one"
     else:
         alone = several and len({rows for _, rows, _ in tiles}) == 2  # few odd rows, each with a warp of its own
-        assert len(tiles) == 1 + alone + held + (shared and not always), tiles
+        # Many odd rows pass through shared memory, where the compiler knows how.
+        through = GLUON and dtype == BF16 and cols in (4099, 7001)
+        assert ("odd" in {kind for kind, _, _ in tiles}) == through
+        assert len(tiles) == 1 + alone + held + (shared and not always) + through, tiles
         assert alone or not (cols == 127 and op == "rms_norm")
     early = cols in (2048, 4096, 5120, 8192) and width <= 16 << 10
     assert len(affine_first) == 2 or not early, "many ask for the weight before the row"

@@ -12,6 +12,9 @@ and 75 in tile.py; LayerNorm 73, 76 and 87.
 
 Programs stay, with weight and bias in registers, and have the next row on its way.
 
+For elements of 16 bits alone: such of 32 the compiler takes from shared memory as it takes matrices, whose rows begin
+on 16 bytes.
+
 It is written in Gluon, in which layouts and shared memory have names. Triton's interpreter does not know it.
 """
 
@@ -25,6 +28,7 @@ from onepass.kernels.parts import (
     PASSING,
     deviation_of,
     lane_and_row,
+    narrowed,
     row_start,
     rstd_of,
     scale_and_shift,
@@ -75,26 +79,43 @@ def places_of(FIRST: gl.constexpr, COUNT: gl.constexpr, CHUNK: gl.constexpr, by_
 
 @gluon.jit
 def ask_for(
-    slots, slot, p_x, index, rows, lanes, cols, x_row, x_lane, LANED: gl.constexpr, ALIGN: gl.constexpr,
-    LINE: gl.constexpr, VECTOR: gl.constexpr, CHUNK: gl.constexpr, CHUNKS: gl.constexpr, by_vector: gl.constexpr,
-    of_chunks: gl.constexpr,
+    slots, slot, p, start, cols, outermost, exists, LINE: gl.constexpr, VECTOR: gl.constexpr, CHUNK: gl.constexpr,
+    CHUNKS: gl.constexpr, by_vector: gl.constexpr, of_chunks: gl.constexpr,
 ):  # fmt: skip
     """A row on its way to a slot, and with it what else lies in its first and its last vector.
 
-    The first row and the last leave these out, since they could reach beyond the tensor.
+    The outermost rows of a tensor leave these out, since they could reach beyond it.
     """
-    lane, row = lane_and_row(index, lanes, LANED)
-    p_line, shift = line_of(p_x, row_start(row, lane, x_row, x_lane, ALIGN), LINE)
-    outermost = (index == 0) | (index == rows * lanes - 1)
+    p_line, shift = line_of(p, start, LINE)
     first = gl.where(outermost, gl.cdiv(shift, VECTOR), shift // VECTOR)
     end = gl.where(outermost, (shift + cols) // VECTOR, gl.cdiv(shift + cols, VECTOR))
-    end = gl.where(index < rows * lanes, end, 0)
+    end = gl.where(exists, end, 0)
     # The compiler puts a barrier before each copy, so that they are few: of as many chunks as a power of two.
     for i in gl.static_range(pieces_of(CHUNKS)):
         o_place = places_of(begin_of(CHUNKS, i), piece(CHUNKS, i), CHUNK, by_vector)
         place = at(slots, slot + begin_of(CHUNKS, i) * CHUNK, [piece(CHUNKS, i), CHUNK], of_chunks)
         m_vector = (o_place // VECTOR >= first) & (o_place // VECTOR < end)
         async_copy.async_copy_global_to_shared(place, p_line + o_place, mask=m_vector)
+
+
+@gluon.jit
+def ask_for_row(
+    slots, slot, p_x, p_residual, index, rows, lanes, cols, x_row, x_lane, residual_row, residual_lane,
+    LANED: gl.constexpr, ALIGN: gl.constexpr, OTHER: gl.constexpr, LINE: gl.constexpr, VECTOR: gl.constexpr,
+    CHUNK: gl.constexpr, CHUNKS: gl.constexpr, by_vector: gl.constexpr, of_chunks: gl.constexpr,
+):  # fmt: skip
+    """Of x and of the residual, if there is one and there is such a row."""
+    lane, row = lane_and_row(index, lanes, LANED)
+    exists = index < rows * lanes
+    outermost = (index == 0) | (index == rows * lanes - 1)
+    o_x = row_start(row, lane, x_row, x_lane, ALIGN)
+    ask_for(slots, slot, p_x, o_x, cols, outermost, exists, LINE, VECTOR, CHUNK, CHUNKS, by_vector, of_chunks)
+    if p_residual is not None:
+        o_residual = row_start(row, lane, residual_row, residual_lane, ALIGN)
+        ask_for(
+            slots, slot + OTHER, p_residual, o_residual, cols, outermost, exists,
+            LINE, VECTOR, CHUNK, CHUNKS, by_vector, of_chunks,
+        )  # fmt: skip
     async_copy.commit_group()
 
 
@@ -109,13 +130,50 @@ def bring_end(
 
 
 @gluon.jit
+def row_of(
+    slots, slot, p, start, cols, outermost, LINE: gl.constexpr, VECTOR: gl.constexpr, BLOCK: gl.constexpr,
+    BLOCKS: gl.constexpr, by_column: gl.constexpr, in_memory: gl.constexpr,
+):  # fmt: skip
+    """Where the blocks of a row are that has come."""
+    p_line, shift = line_of(p, start, LINE)
+    if outermost:
+        end = shift + cols
+        bring_end(slots, slot, p_line, shift // VECTOR, shift, end, VECTOR, by_column, in_memory)
+        bring_end(slots, slot, p_line, (end - 1) // VECTOR, shift, end, VECTOR, by_column, in_memory)
+    return at(slots, slot + shift, [BLOCKS, BLOCK], in_memory)
+
+
+@gluon.jit
 def store_end(
     slots, slot, p_line, vector, shift, end, VECTOR: gl.constexpr, by_column: gl.constexpr, in_memory: gl.constexpr
 ):
     """What a row has of a vector that is not its own alone."""
     o_place = vector * VECTOR + gl.arange(0, VECTOR, by_column)
     y = at(slots, slot + vector * VECTOR, [VECTOR], in_memory).load(by_column)
+    y = y.to(p_line.dtype.element_ty, bitcast=True)
     gl.store(p_line + o_place, y, mask=(o_place >= shift) & (o_place < end))
+
+
+@gluon.jit
+def give(
+    slots, slot, p, start, values, cols, LINE: gl.constexpr, VECTOR: gl.constexpr, BLOCK: gl.constexpr,
+    BLOCKS: gl.constexpr, CHUNK: gl.constexpr, CHUNKS: gl.constexpr, by_column: gl.constexpr, by_vector: gl.constexpr,
+    in_memory: gl.constexpr, of_chunks: gl.constexpr,
+):  # fmt: skip
+    """Blocks of columns into a slot, and from there in vectors to where the row lies."""
+    p_line, shift = line_of(p, start, LINE)
+    end = shift + cols
+    for i in gl.static_range(pieces_of(BLOCKS)):
+        place = at(slots, slot + shift + begin_of(BLOCKS, i) * BLOCK, [piece(BLOCKS, i), BLOCK], of_chunks)
+        place.store(stacked(values, begin_of(BLOCKS, i), piece(BLOCKS, i), BLOCK))
+    for i in gl.static_range(pieces_of(CHUNKS)):
+        o_place = places_of(begin_of(CHUNKS, i), piece(CHUNKS, i), CHUNK, by_vector)
+        place = at(slots, slot + begin_of(CHUNKS, i) * CHUNK, [piece(CHUNKS, i), CHUNK], of_chunks)
+        y = place.load(by_vector).to(p.dtype.element_ty, bitcast=True)
+        m_vector = (o_place // VECTOR >= gl.cdiv(shift, VECTOR)) & (o_place // VECTOR < end // VECTOR)
+        gl.store(p_line + o_place, y, mask=m_vector, eviction_policy=PASSING)
+    store_end(slots, slot, p_line, shift // VECTOR, shift, end, VECTOR, by_column, in_memory)
+    store_end(slots, slot, p_line, (end - 1) // VECTOR, shift, end, VECTOR, by_column, in_memory)
 
 
 @gluon.jit
@@ -170,13 +228,17 @@ def stacked(blocks, FIRST: gl.constexpr, COUNT: gl.constexpr, BLOCK: gl.constexp
 @gluon.jit
 def odd_forward(
     p_x,
+    p_residual,
     p_weight,
     p_bias,
     p_y,
+    p_sum,
     p_mean,
     p_rstd,
     x_row,
     x_lane,
+    residual_row,
+    residual_lane,
     y_row,
     y_lane,
     stat_row,
@@ -192,6 +254,7 @@ def odd_forward(
     LANED: tl.constexpr,
     X_HAT: tl.constexpr,
     NARROW: tl.constexpr,
+    ROUND_SUM: tl.constexpr,
     ALIGN: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr,
@@ -202,6 +265,7 @@ def odd_forward(
 ):
     """BLOCKS of columns, a column a thread, as tile.py has them; CHUNKS of a vector a thread; STAGES slots.
 
+    x and the residual, where there is one, come to slots of their own, which their sum and y take in turn.
     PAIRED: weight and bias, of one dtype of 16 bits, share registers.
     """
     WARPS: gl.constexpr = gl.num_warps()
@@ -214,14 +278,16 @@ def odd_forward(
     of_chunks: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
     WEIGHTED: gl.constexpr = p_weight is not None
     BIASED: gl.constexpr = p_bias is not None
+    ADDED: gl.constexpr = p_residual is not None
+    OTHER: gl.constexpr = STAGES * SLOT if ADDED else 0  # from a slot of x to the residual's
 
     cols *= ALIGN
     first = gl.program_id(0)
-    slots = gl.allocate_shared_memory(p_x.dtype.element_ty, [STAGES * SLOT, 1], in_memory)
+    slots = gl.allocate_shared_memory(p_x.dtype.element_ty, [(2 if ADDED else 1) * STAGES * SLOT, 1], in_memory)
     for stage in gl.static_range(STAGES - 1):
-        ask_for(
-            slots, stage * SLOT, p_x, first + stage * programs, rows, lanes, cols, x_row, x_lane, LANED, ALIGN,
-            LINE, VECTOR, CHUNK, CHUNKS, by_vector, of_chunks,
+        ask_for_row(
+            slots, stage * SLOT, p_x, p_residual, first + stage * programs, rows, lanes, cols, x_row, x_lane,
+            residual_row, residual_lane, LANED, ALIGN, OTHER, LINE, VECTOR, CHUNK, CHUNKS, by_vector, of_chunks,
         )  # fmt: skip
     o_block = gl.arange(0, BLOCK, by_column)
     m_last = (BLOCKS - 1) * BLOCK + o_block < cols
@@ -246,25 +312,43 @@ def odd_forward(
     for index in range(first, rows * lanes, programs):
         # The row before this one is done, so its slot is free.
         free = gl.where(slot == 0, (STAGES - 1) * SLOT, slot - SLOT)
-        ask_for(
-            slots, free, p_x, index + (STAGES - 1) * programs, rows, lanes, cols, x_row, x_lane, LANED, ALIGN,
-            LINE, VECTOR, CHUNK, CHUNKS, by_vector, of_chunks,
+        ask_for_row(
+            slots, free, p_x, p_residual, index + (STAGES - 1) * programs, rows, lanes, cols, x_row, x_lane,
+            residual_row, residual_lane, LANED, ALIGN, OTHER, LINE, VECTOR, CHUNK, CHUNKS, by_vector, of_chunks,
         )  # fmt: skip
         async_copy.wait_group(STAGES - 1)
+
         lane, row = lane_and_row(index, lanes, LANED)
+        outermost = (index == 0) | (index == rows * lanes - 1)
         o_stat = row_start(row, lane, stat_row, stat_lane, 1)
-        p_line, shift = line_of(p_x, row_start(row, lane, x_row, x_lane, ALIGN), LINE)
-        if (index == 0) | (index == rows * lanes - 1):
-            end = shift + cols
-            bring_end(slots, slot, p_line, shift // VECTOR, shift, end, VECTOR, by_column, in_memory)
-            bring_end(slots, slot, p_line, (end - 1) // VECTOR, shift, end, VECTOR, by_column, in_memory)
-        blocks = at(slots, slot + shift, [BLOCKS, BLOCK], in_memory)
+        o_y = row_start(row, lane, y_row, y_lane, ALIGN)
+        xs = row_of(
+            slots, slot, p_x, row_start(row, lane, x_row, x_lane, ALIGN), cols, outermost,
+            LINE, VECTOR, BLOCK, BLOCKS, by_column, in_memory,
+        )  # fmt: skip
+        if ADDED:
+            residuals = row_of(
+                slots, slot + OTHER, p_residual, row_start(row, lane, residual_row, residual_lane, ALIGN), cols,
+                outermost, LINE, VECTOR, BLOCK, BLOCKS, by_column, in_memory,
+            )  # fmt: skip
         held = ()
         for i in gl.static_range(BLOCKS):
-            h = blocks.index(i).load(by_column)
+            h = xs.index(i).load(by_column)
+            if ADDED:
+                h = narrowed(h.to(gl.float32) + residuals.index(i).load(by_column).to(gl.float32), NARROW)
+            if ROUND_SUM is not None:
+                h = h.to(ROUND_SUM)
             if i == BLOCKS - 1:
                 h = gl.where(m_last, h, 0.0).to(h.dtype)
             held = held + (h,)  # noqa: RUF005
+        if p_sum is not None:
+            sums = ()
+            for i in gl.static_range(BLOCKS):
+                sums = sums + (held[i].to(p_sum.dtype.element_ty).to(slots.dtype, bitcast=True),)  # noqa: RUF005
+            give(
+                slots, slot, p_sum, o_y, sums, cols, LINE, VECTOR, BLOCK, BLOCKS, CHUNK, CHUNKS, by_column, by_vector,
+                in_memory, of_chunks,
+            )  # fmt: skip
         mean = 0.0
         if CENTRED:
             total = gl.zeros([BLOCK], gl.float32, by_column)
@@ -289,17 +373,8 @@ def odd_forward(
                 deviation, rstd, own[0], own[1], offset, WEIGHTED, BIASED, SHIFTED, X_HAT, NARROW, False
             )
             ys = ys + (y.to(p_y.dtype.element_ty).to(slots.dtype, bitcast=True),)  # noqa: RUF005
-        p_line, shift = line_of(p_y, row_start(row, lane, y_row, y_lane, ALIGN), LINE)
-        end = shift + cols
-        for i in gl.static_range(pieces_of(BLOCKS)):
-            rest = at(slots, slot + shift + begin_of(BLOCKS, i) * BLOCK, [piece(BLOCKS, i), BLOCK], of_chunks)
-            rest.store(stacked(ys, begin_of(BLOCKS, i), piece(BLOCKS, i), BLOCK))
-        for i in gl.static_range(pieces_of(CHUNKS)):
-            o_place = places_of(begin_of(CHUNKS, i), piece(CHUNKS, i), CHUNK, by_vector)
-            place = at(slots, slot + begin_of(CHUNKS, i) * CHUNK, [piece(CHUNKS, i), CHUNK], of_chunks)
-            y = place.load(by_vector).to(p_y.dtype.element_ty, bitcast=True)
-            m_vector = (o_place // VECTOR >= gl.cdiv(shift, VECTOR)) & (o_place // VECTOR < end // VECTOR)
-            gl.store(p_line + o_place, y, mask=m_vector, eviction_policy=PASSING)
-        store_end(slots, slot, p_line, shift // VECTOR, shift, end, VECTOR, by_column, in_memory)
-        store_end(slots, slot, p_line, (end - 1) // VECTOR, shift, end, VECTOR, by_column, in_memory)
+        give(
+            slots, slot + OTHER, p_y, o_y, ys, cols, LINE, VECTOR, BLOCK, BLOCKS, CHUNK, CHUNKS, by_column, by_vector,
+            in_memory, of_chunks,
+        )  # fmt: skip
         slot = gl.where(slot == (STAGES - 1) * SLOT, 0, slot + SLOT)

@@ -57,7 +57,15 @@ def forward_candidates(problem: Problem, device: Device, centred: bool, align: i
         late = 2 if centred else None
         shared = (Tile(problem.cols, 1, warps, block=256 * warps, late=late) for warps in (4, 8, 16))
         found += [Choice("cluster", tile) for tile in shared if problem.cols <= 64 * 8 * 32 * tile.warps]
+    if found[0].schedule == "odd":
+        found += [Choice("odd", tile) for tile in _odd_tiles(problem.cols)]
     return _distinct(found, problem.cols)
+
+
+def _odd_tiles(cols: int) -> Iterator[Tile]:
+    for warps, per_sm in product(WARPS, (1, 2, 3, 4, 6, 8)):
+        if 16 <= -(-cols // (32 * warps)) <= HELD[1] and 8 <= warps * per_sm <= 16:
+            yield Tile(cols, 1, warps, per_sm, 2, block=32 * warps)
 
 
 def backward_candidates(problem: Problem, device: Device, centred: bool, align: int) -> list[Choice]:
@@ -93,9 +101,9 @@ def _distinct(choices: list[Choice], cols: int) -> list[Choice]:
     for choice in choices:
         tile = choice.tile
         block = min(power_of_two(cols), tile.block or tile.cols)
-        own = tile.cols if choice.schedule in ("split", "ring") else cols
+        slices = choice.schedule not in ("tile", "turns", "stream", "cluster", "odd")
         late = (tile.late, tile.ahead, tile.registers)
-        shape = (own, tile.rows, tile.warps, tile.programs_per_sm, tile.stages, block, *late)
+        shape = (tile.cols if slices else cols, tile.rows, tile.warps, tile.programs_per_sm, tile.stages, block, *late)
         kept.setdefault((choice.schedule, *shape), choice)
     return list(kept.values())
 

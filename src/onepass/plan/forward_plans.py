@@ -73,14 +73,15 @@ def _through_shared_memory(problem: Problem, device: Device, tile: Tile, centred
     None where the GPU has no room.
     """
     rows, block, per_sm = problem.rows * problem.lanes, block_of(tile, problem), tile.programs_per_sm or 1
-    most = per_sm if centred else per_sm * 4 // 3
-    if rows < in_force.thresholds().odd_rounds * device.sms * per_sm:
-        per_sm = most
+    plan = Plan("odd", 1, block, tile.warps, rows, cdiv(problem.cols, block), tile.stages)
+    slots = tile.stages * (1 if problem.residual is None else 2)
+    room = device.shared // (slots * slot_of(plan, problem) * problem.x.itemsize + 1024)
+    if room == 0 or not device.gluon or not _suits_shared_memory(problem):
+        return None
+    most = min(room, per_sm if centred else per_sm * 4 // 3)
+    few = rows < in_force.thresholds().odd_rounds * device.sms * per_sm
     registers = min(REGISTERS, device.registers // (32 * tile.warps * most) // 8 * 8)  # they are handed out in eights
-    programs, blocks = min(rows, device.sms * per_sm), cdiv(problem.cols, block)
-    plan = Plan("odd", 1, block, tile.warps, programs, blocks, tile.stages, registers=registers)
-    fits = tile.stages * slot_of(plan, problem) * problem.x.itemsize + 1024 <= device.shared // most
-    return plan if device.gluon and fits else None
+    return replace(plan, programs=min(rows, device.sms * (most if few else min(most, per_sm))), registers=registers)
 
 
 def _at_once(problem: Problem, plan: Plan, align: int) -> Plan:
@@ -208,11 +209,13 @@ def forward_choice(problem: Problem, device: Device, centred: bool, align: int) 
         tile = t.wider_weight_tile
     if plain and held == 2 and not centred and piece == 16 and t.short_plain_from <= columns <= t.short_plain_tile.cols:
         tile = t.short_plain_tile
+    if centred and plain and held == 2 and piece == 4 and problem.cols >= t.half_odd_centred_from:
+        tile = fitting(t.half_odd_centred_tiles, columns) or tile
     single = piece == 2 or (centred and plain and piece == problem.x.itemsize)
-    if device.gluon and piece == 2 and _suits_shared_memory(problem) and problem.cols >= t.odd_from:
-        odd = fitting(t.odd_tiles[centred], problem.cols)
-        if odd is not None:
-            return Choice("odd", odd)
+    if device.gluon and piece == 2 and problem.cols >= t.odd_from and _suits_shared_memory(problem):
+        through = fitting(t.odd_centred_tiles if centred else t.odd_tiles, problem.cols)
+        if through is not None:
+            return Choice("odd", through)
     if single and plain and problem.cols >= t.single_wide_from[centred]:
         single_tile = fitting(t.single_centred_tiles if centred else t.single_tiles, columns)
         if single_tile is not None:
@@ -247,9 +250,11 @@ def forward_choice(problem: Problem, device: Device, centred: bool, align: int) 
 
 
 def _suits_shared_memory(problem: Problem) -> bool:
-    """Whether kernels/odd.py computes it: of nothing but x, and into what is as wide."""
-    alone = problem.residual is None and problem.sum is None and not problem.quantized and not problem.per_lane
-    return alone and problem.y.itemsize == problem.x.itemsize
+    """Whether kernels/odd.py computes it: of 16 bits all."""
+    alone = problem.residual is None and problem.sum is None
+    added = problem.residual == problem.sum == problem.x
+    plain = (alone or added) and not problem.quantized and not problem.per_lane
+    return plain and problem.y.itemsize == problem.x.itemsize == 2
 
 
 def _forward_slice(problem: Problem, centred: bool, align: int) -> Tile:
@@ -286,7 +291,7 @@ def _batch_invariant(problem: Problem, tile: Tile, centred: bool, align: int) ->
     threads_per_row = min(max(1, block // vector), 32 * tile.warps)
     warps = max(1, threads_per_row // 32)
     rows = min(tile.rows, max(1, 32 * warps * vector // block))
-    if rows > 1 or (warps == 1 and _short_enough(problem, centred)):
+    if rows > 1 or (block == 32 * vector and _short_enough(problem, centred)):
         most = max(rows, t.small_elements // power_of_two(problem.cols))
         while cdiv(problem.rows, rows) > t.small_programs and 2 * rows <= most and 2 * warps <= t.small_warps:
             warps, rows = 2 * warps, 2 * rows

@@ -125,6 +125,11 @@ class Thresholds:
         Tile(9216, 1, 8, block=2048, late=16),
         Tile(16384, 1, 8, block=2048, late=2),
     )
+    #: Of nothing but x, of 16 bits, whose rows begin on 4 bytes and not on 8, from so many columns on: two elements a
+    #: thread, 65 us against 78 at 32,739 x 2,050, 65 against 80 at 26,195 x 2,562, 65 against 78 at 16,371 x 4,098, 3.9
+    #: against 4.0 at 300 rows.
+    half_odd_centred_from: int = 1793
+    half_odd_centred_tiles: tuple[Tile, ...] = (Tile(3072, 1, 2, block=128), Tile(5120, 1, 4, block=256))
     #: Wider ones: 160 us against 174 walked at 8,192 x 20,480, 130 against 142 at 4,096 x 32,768, 173 against 192 at
     #: 40,960 columns, 287 against 304 at 65,536; with a residual 275 against 318 at 8,192 x 16,384; in pieces of 4
     #: bytes 89 against 186 at 4,096 x 20,002. Weight and bias of a block are asked for before the one in front of it is
@@ -187,22 +192,20 @@ class Thresholds:
     #: so, and 5.3 through shared memory, 132 x 8,001 3.9 and 4.5, LayerNorm of 500 x 4,099 5.3 and 6.0.
     odd_from: int = 1281
     odd_elements: int = 20480
-    odd_tiles: tuple[tuple[Tile, ...], tuple[Tile, ...]] = (
-        (
-            Tile(1792, 1, 2, 8, 2, block=64),
-            Tile(3520, 1, 2, 6, 2, block=64),
-            Tile(6144, 1, 4, 3, 2, block=128),
-            Tile(12288, 1, 8, 2, 2, block=256),
-            Tile(24576, 1, 16, 1, 2, block=512),
-        ),
-        (
-            Tile(2112, 1, 2, 8, 2, block=64),
-            Tile(4224, 1, 4, 4, 2, block=128),
-            Tile(6144, 1, 4, 3, 2, block=128),
-            Tile(12288, 1, 8, 2, 2, block=256),
-            Tile(16384, 1, 8, 1, 2, block=256),
-            Tile(24576, 1, 16, 1, 2, block=512),
-        ),
+    odd_tiles: tuple[Tile, ...] = (
+        Tile(1792, 1, 2, 8, 2, block=64),
+        Tile(3520, 1, 2, 6, 2, block=64),
+        Tile(6144, 1, 4, 3, 2, block=128),
+        Tile(12288, 1, 8, 2, 2, block=256),
+        Tile(24576, 1, 16, 1, 2, block=512),
+    )
+    odd_centred_tiles: tuple[Tile, ...] = (
+        Tile(2112, 1, 2, 8, 2, block=64),
+        Tile(4224, 1, 4, 4, 2, block=128),
+        Tile(6144, 1, 4, 3, 2, block=128),
+        Tile(12288, 1, 8, 2, 2, block=256),
+        Tile(16384, 1, 8, 1, 2, block=256),
+        Tile(24576, 1, 16, 1, 2, block=512),
     )
     #: RMSNorm has a third more programs where each would have fewer rows than these: 10.9 us against 11.5 at 2,000 x
     #: 4,099, 8.2 against 9.0 at 3,000 x 2,049; but 72.4 against 70.4 at 16,384 x 4,099.
@@ -453,10 +456,11 @@ class Thresholds:
     #: against 555 at 2,048 x 131,074, 908 against 1,583 at 262,145 columns, 212 against 251 held at 8,192 x 16,001, 203
     #: against 238 at 8,192 x 8,001 in fp32, 53 against 56 at 89 x 111,055; but 18.6 against 17.8 at 600 x 8,193.
     #: Copies of 16 bytes by eight threads touch five sectors of 32 bytes where four have them, if rows begin in the
-    #: middle of one. So a ring takes rows in turns by sectors, unless so few groups of programs are left that these are
-    #: a smaller share of what could be: 130 us against 138 at 4,096 x 20,001, 127 against 135 at 20,008 columns, 422
-    #: against 446 at 2,048 x 131,074, 194 against 203 at 8,192 x 8,001 in fp32; but 268 against 243 at 2,048 x 65,537,
-    #: which have sixteen groups for 24.
+    #: middle of one. So programs that share rows take them in turns by sectors, unless so few groups of these are left
+    #: that they are a smaller share of what could be: in a ring 130 us against 138 at 4,096 x 20,001, 127 against 135
+    #: at 20,008 columns, 422 against 446 at 2,048 x 131,074, 194 against 203 at 8,192 x 8,001 in fp32; but 268 against
+    #: 243 at 2,048 x 65,537, which have sixteen groups for 24. From registers LayerNorm's 171 against 177 at 4,096 x
+    #: 20,001, with a residual 148 against 155 at 2,048 x 32,769.
     sector_share: float = 0.9
     ring_from: int = 8193
     rings: tuple[Tile, ...] = (Tile(1024, 1, 1, 16, 3), Tile(2048, 1, 2, 8, 3), Tile(4096, 1, 4, 4, 3))

@@ -1,0 +1,134 @@
+"""Many rows at odd addresses pass through shared memory (kernels/odd.py), with the bits that few have from tile.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+import onepass
+from gpu.cases import GLUON
+from gpu.exact import DEVICE, assert_same_bits, random_rows, random_weight
+from onepass.plan import in_force, row_counts
+
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+pytestmark = pytest.mark.skipif(not GLUON, reason="this Triton has another Gluon")
+
+#: LayerNorm's of 12,001 and 20,001 columns have weight and bias in the same registers.
+COLS = (1301, 12001, 20001)
+#: One row, two that are the first and the last, fewer than programs, and more than run at once.
+ROWS = (1, 2, 7, 1201)
+
+OPTIONS = (
+    {"cast": "llama"},
+    {"cast": "t5"},
+    {"cast": "none"},
+    {"offset": 1.0},
+    {"out_dtype": FP16},
+    {"round_residual": True},
+)
+
+
+@pytest.fixture(autouse=True)
+def _for_no_other_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled for what is called alone, which takes a third of the time."""
+    monkeypatch.setattr(row_counts, "row_counts_apart", tuple)
+
+
+def views(rows: int, cols: int) -> Iterator[tuple[str, Tensor]]:
+    """Dense rows, from an aligned address on and from another; rows apart; and rows in three lanes."""
+    dense = random_rows(rows + 1, cols, dtype=BF16)
+    yield "dense", dense[:rows]
+    yield "from the second row on", dense[1:]
+    yield "apart", random_rows(rows, cols + 5, dtype=BF16)[:, 3 : 3 + cols]
+    if cols == COLS[0]:
+        yield "in lanes", random_rows(rows, 5, cols + 1, dtype=BF16)[:, 1:4, :cols]
+
+
+def both(op: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, **options: object) -> list[tuple[Tensor, ...]]:
+    """y, and with a residual the sum, as many rows have them, and as few do."""
+    results = []
+    for elements, schedule in ((0, "odd"), (1 << 60, "tile")):
+        with in_force.override(odd_elements=elements):
+            plan = onepass.explain(x, weight, bias, op=op, **options).forward
+            assert plan is not None and plan.schedule == schedule, str(plan)
+            poison = torch.full(x.shape, torch.nan, dtype=x.dtype, device=DEVICE)
+            del poison  # y is made where it was
+            result = getattr(onepass, op)(x, weight, bias, **options)
+            results.append(result if isinstance(result, tuple) else (result,))
+    return results
+
+
+def assert_alike(many: tuple[Tensor, ...], few: tuple[Tensor, ...]) -> None:
+    for got, expected in zip(many, few, strict=True):
+        assert bool(expected.isfinite().all())
+        assert_same_bits(got, expected)
+
+
+@pytest.mark.parametrize("residual", [False, True], ids=["alone", "residual"])
+@pytest.mark.parametrize("cols", COLS)
+@pytest.mark.parametrize("op", ["rms_norm", "layer_norm"])
+def test_wherever_rows_begin_their_bits_are_those_of_a_tile(op: str, cols: int, residual: bool) -> None:
+    weight = random_weight(cols, dtype=BF16)
+    bias = random_rows(cols, dtype=BF16, seed=2) if op == "layer_norm" else None
+    for rows in ROWS:
+        for _, x in views(rows, cols):
+            added = {"residual": random_rows(*x.shape, dtype=BF16, seed=3)} if residual else {}
+            assert_alike(*both(op, x, weight, bias, **added))
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("op", ["rms_norm", "layer_norm"])
+def test_every_variant_has_the_bits_of_a_tile(op: str, options: dict[str, object]) -> None:
+    x, weight = random_rows(301, 1301, dtype=BF16), random_weight(1301, dtype=BF16)
+    if "round_residual" in options:
+        options = options | {"residual": random_rows(301, 1304, dtype=BF16, seed=3)[:, 2:1303]}
+    assert_alike(*both(op, x, weight, None, **options))
+
+
+@pytest.mark.parametrize(
+    ("cols", "dtypes"),
+    [
+        (12001, (FP16, FP16, FP16)),
+        (1301, (FP16, FP16, FP16)),
+        (1301, (BF16, FP32, FP32)),
+        (1301, (FP16, FP16, None)),
+        (1301, (BF16, None, None)),
+    ],
+    ids=str,
+)
+def test_other_dtypes_have_the_bits_of_a_tile(cols: int, dtypes: tuple[torch.dtype, ...]) -> None:
+    x = random_rows(301, cols, dtype=dtypes[0])
+    weight = None if dtypes[1] is None else random_weight(cols, dtype=dtypes[1])
+    bias = None if dtypes[2] is None else random_rows(cols, dtype=dtypes[2], seed=2)
+    assert_alike(*both("layer_norm", x, weight, bias))
+
+
+@pytest.mark.parametrize("op", ["rms_norm", "layer_norm"])
+def test_mean_and_rstd_are_those_of_a_tile_too(op: str) -> None:
+    x, weight = random_rows(1201, 1301, dtype=BF16), random_weight(1301, dtype=BF16)
+    statistics = []
+    for elements in (0, 1 << 60):
+        with in_force.override(odd_elements=elements):
+            norm = torch.ops.onepass.norm(
+                x, weight, None, None, op == "layer_norm", 1e-5, 0.0, "output", False, None, None, True
+            )
+        statistics.append([tensor for tensor in norm[2:] if tensor is not None and tensor.numel()])
+    assert len(statistics[0]) == (2 if op == "layer_norm" else 1)
+    for many, few in zip(*statistics, strict=True):
+        assert many.shape == (1201,)
+        assert_same_bits(many, few)
+
+
+def test_a_row_that_is_not_finite_stays_alone() -> None:
+    x, weight = random_rows(901, 1301, dtype=BF16), random_weight(1301, dtype=BF16)
+    (expected,) = both("rms_norm", x, weight, None)[0]
+    x[17, 1300], x[300, 0], x[899, 700] = torch.nan, torch.inf, -torch.inf
+    (many,), (few,) = both("rms_norm", x, weight, None)
+    assert_same_bits(many, few)
+    touched = [17, 300, 899]
+    assert bool((~many[touched].isfinite()).any(1).all())
+    others = [row for row in range(len(x)) if row not in touched]
+    assert_same_bits(many[others], expected[others])
