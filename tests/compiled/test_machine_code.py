@@ -225,6 +225,20 @@ def test_a_ring_is_filled_in_vectors_and_nothing_spills(compiled, tmp_path, cols
         assert "st.global.L1::evict_first.L2::cache_hint.v4.b32" in ptx
 
 
+@pytest.mark.parametrize(("norm", "cols", "residual"), [(RMS, 4099, False), (LAYER, 12287, True)], ids=str)
+def test_odd_rows_go_through_shared_memory_in_vectors_and_nothing_spills(compiled, tmp_path, norm, cols, residual):
+    call = forward_of(norm, 8192, cols, BF16, residual)
+    assert call.plan().schedule == "odd"
+    kernel_of(call)
+    [kernel] = compiled
+    assert not stack_bytes(kernel, tmp_path)
+    ptx = kernel.asm["ptx"]
+    assert set(re.findall(r"cp\.async\.c[ag]\.shared\.global \[[^]]*\], \[[^]]*\], (0x\w+)", ptx)) == {"0x10"}
+    assert "st.global.L1::evict_first.L2::cache_hint.v4.b32" in ptx
+    assert "matrix" not in ptx, "whose rows begin on 16 bytes"
+    assert ptx.count("bar.sync") < 40, "one before each store of many blocks, and not of each"
+
+
 @pytest.mark.parametrize("norm", [Norm(False, 1e-6, offset=1.0), LAYER], ids=["rms_norm", "layer_norm"])
 def test_numbers_that_come_in_64_bits_are_rounded_first(compiled, monkeypatch, norm):
     """Inductor hands them over like that."""
