@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import onepass
+import onepass.ops
 from gpu.cases import GLUON
 from gpu.exact import DEVICE, assert_same_bits, random_rows, random_weight
 from onepass.plan import in_force, row_counts
@@ -26,7 +27,7 @@ VARIANTS: tuple[tuple[str, dict[str, object]], ...] = (
     ("rms_norm", {"cast": "none"}),
     ("rms_norm", {"offset": 1.0}),
     ("rms_norm", {"round_residual": True}),
-    ("layer_norm", {"cast": "none"}),
+    ("layer_norm", {"offset": 1.0}),
     ("layer_norm", {"out_dtype": FP16}),
     ("layer_norm", {"round_residual": True}),
 )
