@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from onepass.lab.data.citation import Citation
+from onepass.lab.data.row import Row
 from onepass.lab.data.run import Run, RunError
-from onepass.lab.data.verdict import CALLS, Verdict
-from onepass.lab.judge.judge import judge_run
+from onepass.lab.data.verdict import CALLS
+from onepass.lab.judge.judge import controls_of, judge_row
+from onepass.lab.judge.stats import Interval
 
 #: Where runs are looked for: those that are kept in the repository, then those that were made here.
 RUNS = (Path("evidence/runs"), Path("runs"))
@@ -168,13 +170,13 @@ def _succession(record: Record, records: Iterable[Record]) -> str | None:
 
 
 class _Runs:
-    """Runs by their ids, each read and judged once however many records name it."""
+    """Runs by their ids, each read once however many records name it."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self._roots = roots
         self.run = cache(self._run)
         self.rows = cache(self._rows)
-        self.verdicts = cache(self._verdicts)
+        self.controls = cache(self._controls)
 
     def _run(self, run_id: str) -> Run:
         path = next((root / run_id for root in self._roots if (root / run_id / "run.json").exists()), None)
@@ -182,13 +184,11 @@ class _Runs:
             raise RunError(f"there is no run {run_id} in {' or '.join(map(str, self._roots))}")
         return Run.open(path)
 
-    def _rows(self, run_id: str) -> set[tuple[str, str]]:
-        return set(self.run(run_id).rows()[0])
+    def _rows(self, run_id: str) -> Mapping[tuple[str, str], Row]:
+        return self.run(run_id).rows()[0]
 
-    def _verdicts(self, run_id: str, against: str) -> dict[tuple[str, str], Verdict]:
-        """Of all rows but those that others are judged against, and controls."""
-        verdicts = judge_run(self.run(run_id), against)
-        return {(verdict.case, verdict.backend): verdict for verdict in verdicts}
+    def _controls(self, run_id: str) -> Mapping[str, Interval]:
+        return controls_of(self.rows(run_id))
 
 
 def _doubt(evidence: Evidence, status: str, runs: _Runs) -> str | None:
@@ -203,7 +203,7 @@ def _doubt(evidence: Evidence, status: str, runs: _Runs) -> str | None:
         against = evidence.against or run.header.get("baseline")
         if not against:
             return f"{row} must say against what it is judged: its run has no baseline"
-        verdict = runs.verdicts(row.run, against).get((row.case, row.backend))
+        verdict = judge_row(runs.rows(row.run), runs.controls(row.run), row.case, row.backend, against)
     except RunError as error:
         return f"{row} cannot be checked: {error}"
     if verdict is None:

@@ -120,17 +120,27 @@ def judge(row: Row, against: Row, control: Interval | None, presets: Presets = P
 
 
 def judge_run(run: Run, against: str, presets: Presets = PRESETS["default"]) -> list[Verdict]:
-    """A verdict on every row but those of `against` and of controls. A case without a control takes the run's worst."""
+    """A verdict on every row but those of `against` and of controls."""
     rows, _ = run.rows()
     controls = controls_of(rows)
-    worst = max(controls.values(), key=smallest_effect, default=None)
-    verdicts = []
-    for (case, backend), row in rows.items():
-        if backend == against or backend.endswith(CONTROL_SUFFIX):
-            continue
-        base = rows.get((case, against), Unsupported(case, against, f"{against} was not measured on this case"))
-        verdicts.append(judge(row, base, controls.get(case, worst), presets))
-    return verdicts
+    verdicts = (judge_row(rows, controls, case, backend, against, presets) for case, backend in rows)
+    return [verdict for verdict in verdicts if verdict is not None]
+
+
+def judge_row(
+    rows: Mapping[tuple[str, str], Row],
+    controls: Mapping[str, Interval],
+    case: str,
+    backend: str,
+    against: str,
+    presets: Presets = PRESETS["default"],
+) -> Verdict | None:
+    """On one row; None for one of `against`, or a control. A case that has no control takes the worst of the run's."""
+    if backend == against or backend.endswith(CONTROL_SUFFIX):
+        return None
+    base = rows.get((case, against), Unsupported(case, against, f"{against} was not measured on this case"))
+    control = controls[case] if case in controls else max(controls.values(), key=smallest_effect, default=None)
+    return judge(rows[case, backend], base, control, presets)
 
 
 def controls_of(rows: Mapping[tuple[str, str], Row]) -> dict[str, Interval]:
