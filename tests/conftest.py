@@ -56,15 +56,15 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
     seen: list[Launch] = []
     kernel = handover.kernel
 
-    def recorded(function: Any, dtypes: Any, constants: Any, **how: Any) -> Any:
-        bind = kernel(function, dtypes, constants, **how)
+    def recorded(named: Any, dtypes: Any, constants: Any, **how: Any) -> Any:
+        bind = kernel(named, dtypes, constants, **how)
 
         def bind_recorded(programs: int, scalars: Any) -> Any:
             run = bind(programs, scalars)
 
             def launch(stream: int, *arguments: Any) -> None:
-                pointers = dict(zip(function.arg_names, dtypes, strict=False))
-                seen.append(Launch(function.__name__, programs, pointers, dict(constants)))
+                pointers = dict(zip(named.function.arg_names, dtypes, strict=False))
+                seen.append(Launch(named.name, programs, pointers, dict(constants)))
                 run(stream, *arguments)
 
             return launch

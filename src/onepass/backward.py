@@ -11,17 +11,22 @@ import torch
 from torch import Tensor
 
 from onepass.handover import Place, Step, contiguous_strides, divided, make_kernels, stat_strides, switches, word_dtype
-from onepass.kernels.few import few_backward
-from onepass.kernels.reduce import sum_partials
-from onepass.kernels.split import split_backward
-from onepass.kernels.split_turns import split_turns_backward
-from onepass.kernels.stream import stream_backward, stream_backward_affine
-from onepass.kernels.tile import tile_backward
-from onepass.kernels.turns import turns_backward
+from onepass.kernels import (
+    Kernel,
+    few_backward,
+    ring_backward,
+    split_backward,
+    split_turns_backward,
+    stream_backward,
+    stream_backward_affine,
+    sum_partials,
+    tile_backward,
+    turns_backward,
+)
 from onepass.pages import filled
 from onepass.plan import backward_plans, column_sums, plans, row_counts
 from onepass.plan.device import device_of
-from onepass.plan.launch import Launch
+from onepass.plan.launch import Call, Launch, whole_call
 from onepass.plan.layout import Layout, layout_of
 from onepass.plan.plans import Plan, power_of_two
 from onepass.spec import Norm, Problem
@@ -154,6 +159,8 @@ class Backward:
         #: What addresses are multiples of where rows are taken in turns. Else they need be no more than rows are.
         self._vector = self._align if turns == 1 else 16 // problem.h.itemsize
         self._ready: dict[tuple[bool, bool], Any] = {}
+        #: All of what a call does in one function, for tensors as nearly all are.
+        self._whole: Call | None = None
 
     def align(self, aligned: bool) -> int:
         return self._align if aligned else 1
@@ -172,6 +179,10 @@ class Backward:
         self, dy: Tensor, dsum: Tensor | None, h: Tensor, weight: Tensor | None, mean: Tensor | None, rstd: Tensor
     ) -> Gradients:
         """dx, dresidual, dweight, dbias; what is not needed is None."""
+        if self._whole is not None:
+            results = self._whole(dy, dsum, h, weight, mean, rstd)
+            if results is not None:
+                return results
         place, like_dweight, like_dbias = self.place, self._like_dweight, self._like_dbias
         if place.is_elsewhere():
             with torch.cuda.device(place.device):
@@ -192,6 +203,9 @@ class Backward:
         ready = self._ready.get((aligned, in_turns))
         if ready is None:
             ready = self._ready[aligned, in_turns] = self._prepare(aligned, in_turns)
+            if in_turns and not self.copies and not self.inplace:
+                self._whole = self._in_one(*ready)
+                return self(dy, dsum, h, weight, mean, rstd)
         launches, like_partials, like_mailbox = ready
         dweights = dbiases = mailbox = None
         if like_dweight is not None:
@@ -207,6 +221,29 @@ class Backward:
         for launch, chosen in launches:
             launch(stream, *(handles if chosen is None else [handles[index] for index in chosen]))
         return dx, dresidual, dweight, dbias
+
+    def _in_one(
+        self,
+        launches: list[tuple[Launch, list[int] | None]],
+        like_partials: Tensor | None,
+        like_mailbox: Tensor | None,
+    ) -> Call | None:
+        """The whole of a call, where nothing has to be filled or copied for it."""
+        index, problem = self.place.index, self.problem
+        if index is None or like_mailbox is not None:
+            return None
+        inputs = (
+            problem.y, problem.sum if self._has_dsum else None, problem.h, problem.weight,
+            torch.float32 if self.norm.centred else None, torch.float32,
+        )  # fmt: skip
+        outputs = (
+            (2 if self._like_dx is None else self._like_dx) if self.needs.dx else None, self._like_dresidual,
+            None if self._like_dweight is None else like_partials, None if self._like_dbias is None else like_partials,
+            self._like_dweight, self._like_dbias,
+        )  # fmt: skip
+        tensors = sum(each is not None for each in (*inputs, *outputs))
+        parts = [(launch, range(tensors) if chosen is None else chosen) for launch, chosen in launches]
+        return whole_call(parts, tensors, len(inputs), outputs, (0, 1, 4, 5), index, torch.empty_like)
 
     def _of_nothing(self, dy: Tensor, h: Tensor) -> Gradients:
         """The gradients where there is not one element: sums over no rows are zero."""
@@ -231,7 +268,7 @@ class Backward:
         launches = []
         for step in steps:
             chosen = [present.index(name) for name in step.names if name in present]
-            launch = step.kernel(self.place.device)(step.plan.programs, step.scalars)
+            launch = step.compiled(self.place.device)(step.plan.programs, step.scalars)
             launches.append((launch, None if chosen == list(range(len(present))) else chosen))
         like_partials = self.place.like((partial_rows, self.problem.cols), torch.float32) if partial_rows else None
         like_mailbox = self.place.like((words,), word_dtype(self.norm)) if words else None
@@ -250,10 +287,10 @@ class Backward:
         steps: list[Step] = []
 
         def add(
-            function: Any, names: list[str], scalars: tuple[Any, ...], constants: dict[str, Any], how: Plan
+            kernel: Kernel, names: list[str], scalars: tuple[Any, ...], constants: dict[str, Any], how: Plan
         ) -> None:
             dtypes = tuple(self._dtype(name) for name in names)
-            steps.append(Step(function, tuple(names), dtypes, constants, scalars, how))
+            steps.append(Step(kernel, tuple(names), dtypes, constants, scalars, how))
 
         every = ["dy", "dsum", "h", "weight", *statistics, "dx", "dresidual", "dweights", "dbiases"]
         statistic = stat_strides(self.layout, 4, problem.cols)
@@ -305,8 +342,6 @@ class Backward:
             constants = kept | {"BLOCK": plan.block, "PEERS": power_of_two(plan.slices), "STAGES": plan.stages}
             add(split_backward, [*every, "mailbox"], scalars, constants, plan)
         elif plan.schedule in ("ring", "ring_turns") and needs.dx:
-            from onepass.kernels.ring import ring_backward  # in Gluon, which not every Triton has
-
             partial_rows = plan.programs // plan.slices
             mailbox = problem.rows * plan.slices
             row_strides, taken = divided(align, (dy, h, dx))[::2], kept | {"TURNS": 1}

@@ -72,7 +72,7 @@ def transposed(data: Tensor) -> Tensor:
     columns = torch.empty((cols, rows), dtype=data.dtype, device=data.device)
     place, step = Place(data.device), transpose_step(rows, cols)
     with torch.cuda.device(data.device) if data.is_cuda else nullcontext():
-        launch = step.kernel(data.device)(step.plan.programs, step.scalars)
+        launch = step.compiled(data.device)(step.plan.programs, step.scalars)
         launch(place.stream(), *place.own_handles([data.view(torch.uint8), columns.view(torch.uint8)]))
     return columns
 

@@ -14,13 +14,11 @@ from torch import Tensor
 
 from onepass.backward import Backwards
 from onepass.handover import Place, Step, contiguous_strides, divided, make_kernels, stat_strides, switches, word_dtype
-from onepass.kernels.split import split_forward
-from onepass.kernels.stream import stream_forward
-from onepass.kernels.tile import tile_forward
+from onepass.kernels import odd_forward, split_forward, stream_forward, tile_forward
 from onepass.pages import filled
 from onepass.plan import forward_plans, in_force, plans, row_counts
 from onepass.plan.device import device_of
-from onepass.plan.launch import Launch
+from onepass.plan.launch import Call, Launch, whole_call
 from onepass.plan.layout import Layout, layout_of
 from onepass.plan.plans import Plan, power_of_two
 from onepass.spec import Norm, Problem
@@ -77,6 +75,8 @@ class Forward:
         self._like_statistic = self.place.like(x.shape[:-1], torch.float32)
         self._align = layout.align(problem.cols)
         self._ready: dict[tuple[bool, bool], Any] = {}
+        #: By whether there are statistics: all of what is below in one function, for tensors as nearly all are.
+        self._whole: dict[bool, Call | None] = {}
 
     def align(self, aligned: bool) -> int:
         return self._align if aligned else 1
@@ -90,6 +90,11 @@ class Forward:
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None, stats: bool
     ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
         """y, the sum with the residual, mean and rstd; what the call does not have, or did not want, is None."""
+        whole = self._whole.get(stats)
+        if whole is not None:
+            results = whole(x, residual, weight, bias)
+            if results is not None:
+                return results
         place = self.place
         if place.is_elsewhere():
             with torch.cuda.device(place.device):
@@ -107,6 +112,9 @@ class Forward:
         ready = self._ready.get((aligned, stats))
         if ready is None:
             ready = self._ready[aligned, stats] = self._prepare(aligned, stats)
+            if aligned and ready[1] is None and not self.copies:
+                self._whole[stats] = self._in_one(ready[0], stats)
+                return self(x, weight, bias, residual, stats)
         launch, like_mailbox = ready
         stream = place.stream()
         if like_mailbox is not None:
@@ -124,7 +132,23 @@ class Forward:
         make_kernels(steps, device)
         words = self.problem.rows * self.problem.lanes * plan.slices
         like_mailbox = self.place.like((words,), word_dtype(self.norm)) if plan.schedule == "split" else None
-        return steps[-1].kernel(device)(plan.programs, steps[-1].scalars), like_mailbox
+        return steps[-1].compiled(device)(plan.programs, steps[-1].scalars), like_mailbox
+
+    def _in_one(self, launch: Launch, stats: bool) -> Call | None:
+        """The whole of a call, where nothing has to be filled or copied for it."""
+        index, problem = self.place.index, self.problem
+        if index is None:
+            return None
+        like_statistic = self._like_statistic if stats else None
+        outputs = (
+            0 if self._like_y is None else self._like_y, self._like_sum,
+            like_statistic if self.norm.centred else None, like_statistic,
+        )  # fmt: skip
+        inputs = (problem.x, problem.residual, problem.weight, problem.bias)
+        tensors = sum(each is not None for each in (*inputs, *outputs))
+        return whole_call(
+            [(launch, range(tensors))], tensors, len(inputs), outputs, range(4), index, torch.empty_like
+        )  # fmt: skip
 
     def _scalars(self, plan: Plan, align: int, quantizing: Quantizing) -> tuple[Any, ...]:
         """The arguments that follow the pointers."""
@@ -159,30 +183,28 @@ class Forward:
             "ALIGN": align,
         }
         names: tuple[str, ...] = (*FORWARD_TENSORS, *QUANTIZED_TENSORS)
-        function: Any = stream_forward
+        kernel = stream_forward
         if plan.schedule == "stream":
             constants |= {"BLOCKS": -(-problem.cols // plan.block), "EVEN": problem.cols % plan.block == 0}
             constants |= {"IDENTITY": norm.identity}
         elif plan.schedule == "tile":
-            function = tile_forward
+            kernel = tile_forward
             constants |= {"IDENTITY": norm.identity}
             constants |= {"ROWS": plan.rows, "PACKED": plans.is_packed(plan, align, backward=False)}
             constants |= {"BLOCKS": plan.blocks, "AS_WALKED": plan.as_walked, "SLICES": plan.slices}
             constants |= {"EVEN": plan.is_even(problem.cols), "UNIT": plan.unit, "AHEAD": plan.ahead}
             constants |= {"AFFINE_FIRST": plan.affine_first, "AT_ONCE": plan.at_once}
         elif plan.schedule == "split":
-            function = split_forward
+            kernel = split_forward
             dtypes, names = (*dtypes, word_dtype(norm)), (*names, "mailbox")
             constants |= {"PEERS": max(32 * plan.warps, power_of_two(plan.slices)), "BLOCKS": plan.blocks}
             constants |= {"EVEN": problem.cols % (plan.block * plan.blocks) == 0, "AFFINE_FIRST": plan.affine_first}
             constants |= {"PACKED": plans.is_packed(plan, align, backward=False)}
             constants |= {"EARLY": plan.blocks if plan.ahead is None else plan.ahead}
         elif plan.schedule == "odd":
-            from onepass.kernels.odd import odd_forward  # in Gluon, which not every Triton has
-
-            function, names, dtypes = odd_forward, FORWARD_TENSORS, dtypes[: len(FORWARD_TENSORS)]
+            kernel, names, dtypes = odd_forward, FORWARD_TENSORS, dtypes[: len(FORWARD_TENSORS)]
             constants |= {"BLOCKS": plan.blocks, "CHUNKS": plans.chunks_of(plan, problem), "STAGES": plan.stages}
             constants |= {"SLOT": plans.slot_of(plan, problem), "PAIRED": plans.has_pairs(plan, problem)}
-            return Step(function, names, dtypes, constants, self._scalars(plan, align, quantizing), plan)
+            return Step(kernel, names, dtypes, constants, self._scalars(plan, align, quantizing), plan)
         scalars = self._scalars(plan, align, quantizing)
-        return Step(function, names, dtypes, constants | quantizing.constants, scalars, plan)
+        return Step(kernel, names, dtypes, constants | quantizing.constants, scalars, plan)

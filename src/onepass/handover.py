@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from onepass.kernels import Kernel
 from onepass.plan.launch import Bind, gather, kernel
 from onepass.plan.layout import Layout, aligned_bytes
 from onepass.plan.plans import Plan
@@ -21,7 +22,7 @@ from onepass.spec import Norm, Problem
 class Step:
     """One launch of a call: the kernel, what it is compiled for, the tensors it takes, and the numbers behind them."""
 
-    function: Any
+    kernel: Kernel
     names: tuple[str, ...]
     dtypes: tuple[torch.dtype | None, ...]  # of those tensors; None: the call has no such tensor
     constants: Mapping[str, Any]
@@ -43,11 +44,11 @@ class Step:
         """Programs that share a row, and run at the same time because they are a cluster."""
         return self.plan.slices if self.plan.schedule in ("tile", "few") else 1
 
-    def kernel(self, device: torch.device) -> Bind:
-        """Compiled, or found."""
+    def compiled(self, device: torch.device) -> Bind:
+        """Or found."""
         plan = self.plan
         return kernel(
-            self.function, self.dtypes, self.constants, warps=plan.warps, device=device, registers=plan.registers,
+            self.kernel, self.dtypes, self.constants, warps=plan.warps, device=device, registers=plan.registers,
             cooperative=self.cooperative, cluster=self.cluster, exchanges=self.exchanges,
         )  # fmt: skip
 
@@ -56,10 +57,10 @@ def make_kernels(steps: Sequence[Step], device: torch.device) -> None:
     """Compiles the kernels of all steps, or finds them: those that have to be compiled at the same time."""
     with gather() as kernels:
         for step in steps:
-            step.kernel(device)
+            step.compiled(device)
     compile_at_once(kernels)
     for step in steps:
-        step.kernel(device)
+        step.compiled(device)
 
 
 class Place:

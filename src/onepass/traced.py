@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from onepass.backward import Backward
 from onepass.forward import Forward
 from onepass.handover import Step
-from onepass.plan.launch import LANGUAGE, is_gluon
+from onepass.plan.compiler import in_language
 
 Maybe = Tensor | None
 
@@ -110,15 +110,15 @@ def _launch(steps: Iterable[Step], tensors: Mapping[str, Maybe]) -> None:
         pointers = [
             None if dtype is None else tensors[name] for name, dtype in zip(step.names, step.dtypes, strict=True)
         ]
-        constants = {name: LANGUAGE.get(value, value) for name, value in step.constants.items()}
-        kernel: Any = torch.library.wrap_triton(step.function)
+        constants = in_language(step.constants)
+        kernel: Any = torch.library.wrap_triton(step.kernel.function)
         kernel[(step.plan.programs,)](*pointers, *step.scalars, **constants, num_warps=step.plan.warps)
 
 
 def _launchable(steps: Sequence[Step], device: torch.device, direction: str) -> bool:
     apart = all(not step.cooperative and not step.exchanges and step.cluster == 1 for step in steps)
     plain = apart and all(step.plan.registers is None and _lies_as_ever(step) for step in steps)
-    plain = plain and not any(is_gluon(step.function) for step in steps)
+    plain = plain and not any(step.kernel.gluon for step in steps)
     return plain and all(_writes(step, device) <= WRITTEN[direction] for step in steps)
 
 
@@ -138,7 +138,7 @@ _known_writes: dict[Any, set[str]] = {}
 
 def _writes(step: Step, device: torch.device) -> set[str]:
     """The pointers that PyTorch takes to be written to: all of them, where it does not understand the kernel."""
-    key = step.function, step.dtypes, tuple(step.constants.items())
+    key = step.kernel, step.dtypes, tuple(step.constants.items())
     if key not in _known_writes:
         with FakeTensorMode():
             names = [name for name, dtype in zip(step.names, step.dtypes, strict=True) if dtype is not None]

@@ -21,8 +21,8 @@ from compiled.test_machine_code import RMS, forward_of
 from onepass.backward import Backward, Needs
 from onepass.fp8 import Fp8
 from onepass.handover import Step, make_kernels
-from onepass.kernels.reduce import sum_partials
-from onepass.plan import launch
+from onepass.kernels import sum_partials
+from onepass.plan import compiler, launch
 from onepass.plan.device import Device
 from onepass.plan.plans import Plan
 
@@ -38,8 +38,9 @@ def first_call(h200: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(4))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     monkeypatch.setattr(launch, "_compiled", {})
-    monkeypatch.setattr(launch, "launcher", lambda: SimpleNamespace(prepare=lambda *arguments: arguments))
-    monkeypatch.setattr(launch, "loaded", lambda binary: binary)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    module = SimpleNamespace(load=lambda *binary: binary, prepare=lambda *arguments: arguments)
+    monkeypatch.setattr(launch, "launcher", lambda: module)
 
 
 @pytest.fixture
@@ -81,14 +82,14 @@ def kept(tmp_path: Path) -> int:
 @pytest.mark.parametrize("call", [backward, quantized])
 def test_a_first_call_compiles_its_kernels_at_the_same_time(call, compilers, tmp_path, monkeypatch):
     together = threading.Barrier(2)  # which nobody passes alone
-    compile_one, numbers = launch._compile, count()
+    compile_one, numbers = compiler.compile_kernel, count()
 
     def compile_beside(*arguments: Any) -> Any:
         if next(numbers) < 2:
             together.wait(60)
         return compile_one(*arguments)
 
-    monkeypatch.setattr(launch, "_compile", compile_beside)
+    monkeypatch.setattr(compiler, "compile_kernel", compile_beside)
     call()
     assert len(compilers) == kept(tmp_path) >= 2 and threading.current_thread() not in compilers
     launch._compiled.clear()  # as in the next process
@@ -104,7 +105,7 @@ def test_one_kernel_takes_no_thread(compilers):
 
 def test_what_does_not_compile_is_heard_of_as_ever(compilers, tmp_path):
     with pytest.raises(CompilationError) as alone:
-        step(3).kernel(CUDA)
+        step(3).compiled(CUDA)
     with pytest.raises(CompilationError) as beside:
         make_kernels([step(16), step(3), step(32)], CUDA)
     assert str(beside.value) == str(alone.value)

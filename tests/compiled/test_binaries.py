@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from onepass.kernels.reduce import sum_partials
-from onepass.plan import binaries, launch
+from onepass.kernels import sum_partials
+from onepass.plan import binaries, compiler, launch
 
 F32, BF16 = torch.float32, torch.bfloat16
 
@@ -22,7 +22,7 @@ F32, BF16 = torch.float32, torch.bfloat16
 def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What was compiled, for an H200 that is not here; nothing is loaded."""
     made: list[Any] = []
-    compile_for = launch._compile
+    compile_for = compiler.compile_kernel
 
     def compile_only(*arguments: Any) -> Any:
         made.append(compile_for(*arguments))
@@ -31,10 +31,14 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     monkeypatch.setattr(launch, "_compiled", {})  # nothing of this is for other tests
-    monkeypatch.setattr(launch, "_compile", compile_only)
-    monkeypatch.setattr(launch, "launcher", lambda: SimpleNamespace(prepare=lambda *arguments: arguments))
-    monkeypatch.setattr(launch, "loaded", lambda binary: binary)
+    monkeypatch.setattr(compiler, "compile_kernel", compile_only)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(launch, "launcher", lambda: SimpleNamespace(load=loaded, prepare=lambda *arguments: arguments))
     return made
+
+
+def loaded(*binary: Any) -> Any:
+    return binary
 
 
 def bound(dtype: torch.dtype = F32, block: int = 32, warps: int = 4) -> Any:
@@ -51,7 +55,7 @@ def test_the_next_process_compiles_nothing(compiled, tmp_path):
     first, second = bound(), bound()
     assert len(compiled) == 1 and first == second
     binary, programs, threads, shared, cooperative, cluster, pointers, scalars = first
-    assert (binary.name, binary.cubin) == ("sum_partials", compiled[0].asm["cubin"])
+    assert binary == ("sum_partials", compiled[0].asm["cubin"], shared, 0)
     assert (programs, threads, shared) == (7, 128, compiled[0].metadata.shared)
     assert (cooperative, cluster, pointers) == (False, 1, 2)
     assert len(scalars) == 3 * 8
@@ -78,19 +82,18 @@ def test_what_is_compiled_differently_is_another_kernel(compiled, monkeypatch):
 
 
 ORDER = """
-from onepass.kernels import {first}
-from onepass.kernels import few, reduce, split, stream, tile
+from onepass.kernels import few_backward, split_backward, split_forward, tile_backward, tile_forward
 from onepass.plan.binaries import key_of
-kernels = [tile.tile_forward, tile.tile_backward, split.split_backward, few.few_backward]
-{first}.{function}.cache_key  # Triton hashes what it compiles
+kernels = [tile_forward, tile_backward, split_backward, few_backward]
+{first}.function.cache_key  # Triton hashes what it compiles
 print(*[key_of(kernel, (), {{}}, {{}}, (9, 0)) for kernel in kernels])
 """
 
 
 def test_a_kernels_key_does_not_depend_on_what_was_compiled_before():
     keys = set()
-    for first, function in (("tile", "tile_backward"), ("split", "split_forward")):
-        script = ORDER.format(first=first, function=function)
+    for first in ("tile_backward", "split_forward"):
+        script = ORDER.format(first=first)
         paths = {"PYTHONPATH": str(Path(launch.__file__).parents[2])}
         ran = subprocess.run([sys.executable, "-c", script], env=os.environ | paths, capture_output=True, text=True)
         keys.add(ran.stdout)
@@ -98,7 +101,7 @@ def test_a_kernels_key_does_not_depend_on_what_was_compiled_before():
     assert len(set(line.split())) == 4
 
 
-@pytest.mark.parametrize("content", [b"", b"no json\ncubin", b'{"name": 1}\n'])
+@pytest.mark.parametrize("content", [b"", b"no json\ncubin", b'{"name": 1, "shared": 2}\n'])
 def test_a_file_that_cannot_be_read_is_made_again(compiled, tmp_path, content):
     first = bound()
     [path] = (tmp_path / "cache" / "kernels").iterdir()

@@ -31,7 +31,7 @@ def test_a_row_is_laid_over_the_same_threads_whatever_the_number_of_rows(kind, c
         for rows in (1, 4096):
             call = quantized_forward((rows, cols), dtype, Fp8(kind, also_unquantized=also))
             first = call._steps(call.align(True), kind == "tensor")[0]
-            layouts.append(row_layouts(first[-1].kernel(call.place.device)))
+            layouts.append(row_layouts(first[-1].compiled(call.place.device)))
         assert layouts[0] == layouts[1]
 
 

@@ -27,7 +27,8 @@ from onepass.plan.launcher import packed
 driver = ctypes.CDLL("libcuda.so.1")
 seen = (ctypes.c_ulonglong * 64).in_dll(driver, "seen")
 scalars = packed(["i64", "i32", "fp32", "i32"], [-(1 << 40), -7, 1.5, 2**31 - 1])
-launch = onepass_launcher.prepare(8, 5, 96, 1024, {cooperative}, {cluster}, 2, scalars)
+function = onepass_launcher.load("known", bytes([8]), 1024, 0)
+launch = onepass_launcher.prepare(function, 5, 96, 1024, {cooperative}, {cluster}, 2, scalars)
 launch(2**63 + 1, 2**64 - 16, 32)
 print(*seen[:6], *seen[8:16])
 """
@@ -70,6 +71,7 @@ def test_a_launch_hands_over_all_it_was_given(built, cooperative, cluster):
     assert scratch == [0, 0]
 
 
+UNFIT = "ValueError: a call's launches and tensors do not go together"
 REFUSED = {
     "launch(1, 2)": "TypeError: a launch takes a stream and 2 addresses",
     "launch(1, 2, 3, 4)": "TypeError: a launch takes a stream and 2 addresses",
@@ -78,6 +80,16 @@ REFUSED = {
     "launch(1, 2, -3)": "OverflowError: can't convert negative int to unsigned",
     "onepass_launcher.prepare(8, 1, 1, 0, False, 1, 17, b'')": "ValueError: too many arguments for a launch",
     "onepass_launcher.prepare(8, 1, 1, 0, False, 1, 1, bytes(264))": "ValueError: too many arguments for a launch",
+    "onepass_launcher.load('known', bytes(8), 0, 0)": "RuntimeError: the CUDA driver refused a kernel: no such thing",
+    "onepass_launcher.load('other', bytes([8]), 0, 0)": "RuntimeError: the CUDA driver refused a kernel: no such thing",
+    "onepass_launcher.load('known', bytes([8]), 0, 2)": "RuntimeError: the CUDA driver refused a kernel: no such thing",
+    "onepass_launcher.call((), 1, 1, (1,), (), 0, (1, 2, 3))": UNFIT,
+    "onepass_launcher.call((), 1, 1, (0,), (1,), 0, (1, 2, 3))": UNFIT,
+    "onepass_launcher.call(((launch, (0,)),), 2, 1, (), (), 0, (1, 2, 3))": UNFIT,
+    "onepass_launcher.call(((launch, (0, 2)),), 2, 1, (), (), 0, (1, 2, 3))": UNFIT,
+    "onepass_launcher.call(((print, (0, 1)),), 2, 1, (), (), 0, (1, 2, 3))": UNFIT,
+    "onepass_launcher.call((), 33, 1, (), (), 0, (1, 2, 3))": UNFIT,
+    "onepass_launcher.call((), 1, 1, [], (), 0, (1, 2, 3))": "TypeError: argument 4 must be tuple, not list",
     "fail(); launch(1, 2, 3)": "RuntimeError: the CUDA driver refused a launch: no such thing",
 }
 ATTEMPTS = """
@@ -99,9 +111,117 @@ def test_a_launch_that_cannot_be_is_refused(built):
     assert dict(zip(REFUSED, ran.stdout.splitlines()[1:], strict=True)) == REFUSED
 
 
+def test_a_thread_that_has_done_nothing_yet_launches_all_the_same(built):
+    elsewhere = """
+import threading
+seen[0] = 0
+thread = threading.Thread(target=launch, args=(1, 2, 3))
+thread.start()
+thread.join()
+print(seen[0])
+"""
+    ran = run(built, SCRIPT.format(cooperative=False, cluster=1) + elsewhere)
+    assert ran.stdout.split()[-1] == "5", ran.stderr
+
+
+@pytest.mark.parametrize(("shared", "expected"), [(49152, (0, 0)), (49153, (232448 - 16, 1))])
+def test_much_shared_memory_is_asked_for(built, shared, expected):
+    script = f"""
+import ctypes, onepass_launcher
+onepass_launcher.load("known", bytes([8]), {shared}, 0)
+driver = ctypes.CDLL("libcuda.so.1")
+print(*(ctypes.c_int.in_dll(driver, name).value for name in ("allowed", "preferred")))
+"""
+    ran = run(built, script)
+    assert tuple(map(int, ran.stdout.split())) == expected, ran.stderr
+
+
+CALL = """
+import ctypes, sys, weakref
+import onepass_launcher
+from onepass.plan.launcher import packed
+
+driver = ctypes.CDLL("libcuda.so.1")
+seen = (ctypes.c_ulonglong * 64).in_dll(driver, "seen")
+launched = ctypes.c_int.in_dll(driver, "launched")
+current = 1
+made = []
+
+
+class Tensor:
+    def __init__(self, address):
+        self.address = address
+
+    def data_ptr(self):
+        return self.address
+
+
+def empty_like(like):
+    made.append(like)
+    return Tensor(like.address + 4096)
+
+
+def prepared(pointers):
+    function = onepass_launcher.load("known", bytes([pointers + 1]), 0, 1)
+    return onepass_launcher.prepare(function, pointers, 32, 0, False, 1, pointers, packed(["i32"], [7]))
+
+
+like = Tensor(1 << 20)
+# Of two tensors and one that is absent: an output as the first, one that is absent, one of its own.
+parts = ((prepared(4), (0, 1, 2, 3)), (prepared(2), (3, 1)))
+functions = (empty_like, lambda: current, lambda gpu: 10 * gpu)
+call = onepass_launcher.call(parts, 4, 3, (0, None, like), (2, 1, 0), 1, functions)
+"""
+
+CALLS = {
+    """
+y, none, x = call(Tensor(16), None, Tensor(32))
+print(y.address - like.address, none, x.address, *(each.address for each in made))
+""": f"4096 None 4112 16 {1 << 20}",
+    "print(launched.value, seen[0], seen[4], seen[8] - like.address, seen[9], seen[10])": "2 2 10 4096 32 7",
+    "made.clear(); print(call(Tensor(16), None, Tensor(40)), launched.value, made)": "None 2 []",
+    "like.address += 8; print(call(Tensor(16), None, Tensor(32)), launched.value); like.address -= 8": "None 2",
+    "current = 0; print(call(Tensor(16), None, Tensor(32)), launched.value); current = 1": "None 2",
+    "call(Tensor(16), Tensor(16), Tensor(32))": "TypeError: a call was made for 4 tensors, and has 5",
+    "call(Tensor(16), None)": "TypeError: a call takes 3 tensors, or None for some",
+    "call(Tensor(16), None, b=1)": "TypeError: a call takes 3 tensors, or None for some",
+    "call(Tensor(16), None, 5)": "AttributeError: 'int' object has no attribute 'data_ptr'",
+    "call(Tensor('x'), None, Tensor(16))": "TypeError: an integer is required",
+    "del like.address; call(Tensor(16), None, x)": "AttributeError: 'Tensor' object has no attribute 'address'",
+    # Nothing that a call was given, made or failed over is kept alive.
+    """
+like.address, x = 0, Tensor(16)
+results = [weakref.ref(each) for each in (x, *call(x, None, x)) if each]
+made.clear()
+del x
+print(*(each() for each in results), sys.getrefcount(like))
+""": "None None None 3",
+    "del call; print(sys.getrefcount(like))": "2",
+}
+
+
+def test_a_call_makes_its_outputs_and_launches(built):
+    attempts = """
+for line in {lines}:
+    try:
+        exec(line)
+    except Exception as error:
+        print(f"{{type(error).__name__}}: {{error}}")
+"""
+    ran = run(built, CALL + attempts.format(lines=list(CALLS)))
+    assert ran.returncode == 0, ran.stderr
+    assert dict(zip(CALLS, ran.stdout.splitlines(), strict=True)) == CALLS
+
+
 def test_the_driver_says_which_gpu_has_clusters(built):
     ran = run(built, "import onepass_launcher as l; print(*(l.has_clusters(ordinal) for ordinal in (0, 1, 2)))")
     assert ran.stdout.split() == ["False", "True", "False"], ran.stderr
+
+
+def test_triton_is_not_imported_before_something_is_compiled():
+    """Its import takes longer than all else in the first call of a process that finds its kernels on disk."""
+    script = "import sys, onepass.eager, onepass.search; print('triton' in sys.modules)"
+    assert run(HERE, script).stdout.strip() == "False"
 
 
 def test_without_a_driver_triton_launches():

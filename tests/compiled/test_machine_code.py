@@ -19,7 +19,7 @@ from onepass.backward import Backward, Needs
 from onepass.forward import Forward
 from onepass.fp8.forward import QuantizedForward
 from onepass.fp8.spec import Fp8
-from onepass.plan import launch
+from onepass.plan import compiler
 from onepass.spec import Norm, Problem
 
 BF16, F32 = torch.bfloat16, torch.float32
@@ -40,7 +40,7 @@ def forward_of(norm: Norm, rows: int, cols: int, dtype: torch.dtype, residual: b
 
 
 def kernel_of(call: Forward) -> Any:
-    return call.step(call.plan(), call.align(True), True).kernel(call.place.device)
+    return call.step(call.plan(), call.align(True), True).compiled(call.place.device)
 
 
 def compile_forward(norm: Norm, rows: int, cols: int, dtype: torch.dtype) -> Any:
@@ -185,7 +185,7 @@ def test_no_plan_for_16_bits_spills(compiled, tmp_path, cols, norm):
     call = Backward(norm, problem, (8192, cols), torch.device("meta"), (dense, None, dense), needs)
     for rows in (1, 8192):
         for step in call.steps(call.plan(rows=rows), call.align(True))[0]:
-            step.kernel(call.place.device)
+            step.compiled(call.place.device)
     spilled = {kernel.name: stack for kernel in compiled if (stack := stack_bytes(kernel, tmp_path))}
     # Where programs share a row a few words are known to spill; LayerNorm's backward holds two sums more.
     known = {"split_forward": 16, "split_backward": 24 * norm.centred}
@@ -201,7 +201,7 @@ def test_rows_in_turns_are_loaded_and_stored_in_vectors_and_do_not_spill(compile
     call = Backward(norm, problem, (8192, cols), torch.device("meta"), (dense, None, dense), needs)
     step = call.steps(call.plan(), call.align(True))[0][0]
     assert step.plan.schedule == "turns"
-    step.kernel(call.place.device)
+    step.compiled(call.place.device)
     [kernel] = compiled
     assert not stack_bytes(kernel, tmp_path)
     copied = set(re.findall(r"cp\.async\.c[ag]\.shared\.global \[[^]]*\], \[[^]]*\], (0x\w+)", kernel.asm["ptx"]))
@@ -216,7 +216,7 @@ def test_a_ring_is_filled_in_vectors_and_nothing_spills(compiled, tmp_path, cols
             RMS, problem_of(RMS, 8192, cols, dtype), (8192, cols), torch.device("meta"), ((cols, 1), None, (cols, 1)),
             Needs(True, False, True, False),
         )  # fmt: skip
-        call.steps(call.plan(), call.align(True))[0][0].kernel(call.place.device)
+        call.steps(call.plan(), call.align(True))[0][0].compiled(call.place.device)
     assert [kernel.name for kernel in compiled] == ["ring_backward"] * 2
     for kernel in compiled:
         assert not stack_bytes(kernel, tmp_path)
@@ -242,8 +242,8 @@ def test_odd_rows_go_through_shared_memory_in_vectors_and_nothing_spills(compile
 @pytest.mark.parametrize("norm", [Norm(False, 1e-6, offset=1.0), LAYER], ids=["rms_norm", "layer_norm"])
 def test_numbers_that_come_in_64_bits_are_rounded_first(compiled, monkeypatch, norm):
     """Inductor hands them over like that."""
-    type_of = launch._type_of
-    monkeypatch.setattr(launch, "_type_of", lambda *given: {"fp32": "fp64"}.get(type_of(*given), type_of(*given)))
+    type_of = compiler.type_of
+    monkeypatch.setattr(compiler, "type_of", lambda *given: {"fp32": "fp64"}.get(type_of(*given), type_of(*given)))
     for cols in (2048, 65536):
         compile_forward(norm, 8192, cols, BF16)
     for kernel in compiled:
@@ -266,7 +266,7 @@ def test_kernels_take_what_the_launcher_hands_them(compiled, cols, norm):
     )  # fmt: skip
     for rows in (1, 8192):
         for step in call.steps(call.plan(rows=rows), call.align(True))[0]:
-            step.kernel(call.place.device)
+            step.compiled(call.place.device)
     assert compiled
     for kernel in compiled:
         entry = kernel.asm["ptx"].split(".visible .entry")[1].split(")")[0]
@@ -274,7 +274,7 @@ def test_kernels_take_what_the_launcher_hands_them(compiled, cols, norm):
         names = kernel.src.fn.arg_names
         pointers = [name for name in names if kernel.src.signature[name].startswith("*")]
         scalars = [name for name in names if name not in pointers and kernel.src.signature[name] != "constexpr"]
-        types = [expected[launch._type_of(name, None)] for name in scalars]
+        types = [expected[compiler.type_of(name, None)] for name in scalars]
         assert taken == ["u64"] * len(pointers) + types + ["u64"] * 2, kernel.name
         assert len(pointers) <= 16 and len(scalars) <= 32, kernel.name  # launcher.c
 
@@ -288,7 +288,7 @@ def test_rows_that_are_staged_lie_over_the_threads_that_hold_them_else(compiled,
         for rows in (8192, 8193)
     ]
     for call in calls:
-        call._steps(16, True)[-1][-1].kernel(call.place.device)
+        call._steps(16, True)[-1][-1].compiled(call.place.device)
     staged, held = compiled
     assert (staged.name, held.name) == ("staged_forward", "columnwise_forward")
     assert row_layouts(staged) <= row_layouts(held), "which sums nothing else by rows"

@@ -21,7 +21,7 @@ from onepass import ops
 from onepass.forward import Forward
 from onepass.handover import Step
 from onepass.kernels import few, reduce, stream, tile, turns
-from onepass.plan import launch
+from onepass.plan import compiler
 from onepass.plan.device import Device
 from onepass.spec import Norm, Problem
 from onepass.traced import _lies_as_ever
@@ -151,9 +151,8 @@ def test_what_inductor_cannot_launch_stays_an_op(rows: int, cols: int, why: str)
 
 def layouts(step: Step) -> set[tuple[str, str]]:
     """How the blocks lie that a kernel loads, by their shape."""
-    constants = {name: launch.LANGUAGE.get(value, value) for name, value in step.constants.items()}
-    made = launch._compile(
-        step.function, step.dtypes, constants, {"num_warps": step.plan.warps}, GPUTarget("cuda", 90, 32)
+    made = compiler.compile_kernel(
+        step.kernel, step.dtypes, step.constants, {"num_warps": step.plan.warps}, GPUTarget("cuda", 90, 32)
     )
     code = made.asm["ttgir"]
     named = dict(re.findall(r"^(#\w+) = (#ttg\.blocked<.*>)", code, re.MULTILINE))
@@ -175,7 +174,7 @@ def test_where_inductor_launches_a_row_lies_over_the_same_threads(
     step = call.step(call.plan(True), call.align(True), True)
     assert _lies_as_ever(step) == alike
     ours = layouts(step)
-    monkeypatch.setattr(launch, "aligned_bytes", lambda dtype, align: 16)
+    monkeypatch.setattr(compiler, "aligned_bytes", lambda dtype, align: 16)
     assert (layouts(step) == ours) == alike
 
 

@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from onepass.kernels import reduce
+from onepass.kernels import sum_partials
 from onepass.plan import binaries, launch, workers
 from onepass.plan.launch import gather, kernel
 
@@ -36,7 +36,7 @@ def wanted(rows, block):
     constants = {"ROWS": rows, "BLOCK": block, "ALIGN": 16}
     with gather() as noted:
         bind = kernel(
-            reduce.sum_partials, (F32, None, F32, None), constants, warps=4, device=torch.device("cuda", 0)
+            sum_partials, (F32, None, F32, None), constants, warps=4, device=torch.device("cuda", 0)
         )  # fmt: skip
         bind(1, ())(0)  # nothing is launched
     return noted[0]
@@ -46,7 +46,7 @@ def test_what_was_noted_is_compiled_and_kept_once(tmp_path):
     kernels = [wanted(rows, block) for rows in (16, 32) for block in (8, 16, 32, 64)]
     # One that no compiler takes, and one that is there twice.
     workers.compile_all([*kernels, wanted(3, 8), kernels[0]], HOPPER)
-    for _, _, dtypes, constants, options in kernels:
-        found = binaries.find(binaries.key_of(reduce.sum_partials, dtypes, constants, options, HOPPER))
+    for noted in kernels:
+        found = binaries.find(binaries.key_of(*noted, HOPPER))
         assert found is not None and found.cubin.startswith(b"\x7fELF")
     assert len(list((tmp_path / "kernels").iterdir())) == len(kernels)

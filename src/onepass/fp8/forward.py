@@ -15,7 +15,7 @@ from onepass.fp8.layouts import TILE_GROUPS, TILE_ROWS, TMA_ROWS, round_up
 from onepass.fp8.result import Quantized
 from onepass.fp8.spec import Fp8
 from onepass.handover import Step, contiguous_strides, make_kernels, switches, word_dtype
-from onepass.kernels.columnwise import columnwise_forward, transpose_bytes
+from onepass.kernels import columnwise_forward, staged_forward, transpose_bytes
 from onepass.pages import filled
 from onepass.plan import both_ways, forward_plans, in_force, row_counts
 from onepass.plan.device import device_of
@@ -151,7 +151,7 @@ class QuantizedForward(Forward):
         # Of several row counts, so that no later call waits for a compiler; its own is the last.
         make_kernels([step for steps in every for step in steps], place.device)
         for *_, step in every:
-            bind = step.kernel(place.device)
+            bind = step.compiled(place.device)
             names = [name for name, dtype in zip(step.names, step.dtypes, strict=True) if dtype]
             words = 0
             if step.exchanges:
@@ -218,8 +218,6 @@ class QuantizedForward(Forward):
 
     def _staged_step(self, plan: Plan, align: int) -> Step:
         """Both ways from shared memory, where rows are as in the kernel above, for all that it does not serve."""
-        from onepass.kernels.staged import staged_forward
-
         problem, norm, fp8 = self.problem, self.norm, self.fp8
         quantizing = self._quantizing("group")
         same = ("ROUND", "BOUNDED", "FLOORED", "ARITHMETIC", "POWER_OF_TWO")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
-import triton
 
+from onepass.plan.binaries import triton_version
 from onepass.plan.launcher import launches_clusters
 
 
@@ -19,10 +19,10 @@ class Device:
     shared: int  # bytes of shared memory of one SM
     cooperative: bool  # the driver can promise that a whole grid runs at the same time
     clusters: bool = False  # and the hardware that some programs do, with each other's shared memory at hand
-    gluon: bool = False  # this Triton compiles kernels that say where things lie (kernels/staged.py)
+    gluon: bool = False  # this Triton compiles kernels that say where things lie (those in Gluon)
 
 
-#: Versions of Triton with which kernels/staged.py was tested.
+#: Versions of Triton with which the kernels in Gluon were tested.
 GLUON_VERSIONS = ("3.6.",)
 
 #: What the planner is told where kernels run in Triton's interpreter: small, so that small shapes fill it.
@@ -47,4 +47,4 @@ def device_of(device: torch.device) -> Device:
 
 def _has_gluon() -> bool:
     """By its version: Gluon is an experiment of Triton's, which another one may have changed."""
-    return triton.__version__.startswith(GLUON_VERSIONS)
+    return triton_version().startswith(GLUON_VERSIONS)

@@ -1,17 +1,20 @@
-"""The C launcher (launcher.c), built once for a machine and kept in Triton's cache, beside its kernels."""
+"""The C launcher (launcher.c): built by Triton's means, once for a machine, and kept beside the kernels."""
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import subprocess
+import sysconfig
 from collections.abc import Sequence
 from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from onepass.plan.binaries import Binary
+from onepass.plan.cache import cache_directory, write_whole
 
 #: How scalars lie in the eight bytes that each one gets, by their type in Triton's signature.
 _FORMATS = {"i64": "q", "i32": "i4x", "fp32": "f4x"}
@@ -20,43 +23,38 @@ _FORMATS = {"i64": "q", "i32": "i4x", "fp32": "f4x"}
 @cache
 def launcher() -> Any:
     """The module, or None where it cannot be had: Triton's own launcher serves as well, it is just slower."""
+    source = Path(__file__).with_name("launcher.c").read_text()
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")  # says for which Python, and which machine
+    key = hashlib.sha256(f"{source}{suffix}".encode()).hexdigest()
+    path = cache_directory() / "launchers" / f"{key}{suffix}"
+    try:
+        return _module_at(path)
+    except ImportError:  # not there, or not to be read
+        pass
     try:
         from triton.backends.nvidia.driver import include_dirs
         from triton.runtime.build import compile_module_from_src
 
-        source = Path(__file__).with_name("launcher.c").read_text()
-        return compile_module_from_src(source, "onepass_launcher", include_dirs=include_dirs)
+        module = compile_module_from_src(source, "onepass_launcher", include_dirs=include_dirs)
+        write_whole(path, Path(module.__file__).read_bytes())
+        return module
     # No compiler, no headers, no driver, another Triton. Elsewhere this goes unseen, so a GPU test asks for the module.
     except (ImportError, AttributeError, TypeError, OSError, RuntimeError, subprocess.SubprocessError):
         return None
 
 
-def loaded(binary: Binary) -> int | None:
-    """The driver's handle of a kernel, without the launcher that Triton would build for it."""
-    try:
-        from triton.runtime import driver
-
-        device = driver.active.get_current_device()
-        load = driver.active.utils.load_binary
-        return int(load(binary.name, binary.cubin, binary.shared, device)[1])
-    except (AttributeError, TypeError, ValueError):  # another Triton
-        return None
-
-
-def _can_load() -> bool:
-    """Whether this Triton loads binaries as `loaded` asks it to: what its own launcher launches has no clusters."""
-    try:
-        from triton.runtime import driver
-
-        return callable(driver.active.utils.load_binary)
-    except (AttributeError, RuntimeError):
-        return False
+def _module_at(path: Path) -> Any:
+    spec = spec_from_file_location("onepass_launcher", path)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @cache
 def launches_clusters(device: torch.device) -> bool:
     """Whether programs can be grouped into clusters, which takes our launcher."""
-    module = launcher() if torch.version.hip is None and _can_load() else None
+    module = launcher() if torch.version.hip is None else None
     ordinal = torch.cuda.current_device() if device.index is None else device.index
     return module is not None and bool(module.has_clusters(ordinal))
 

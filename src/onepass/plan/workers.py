@@ -19,7 +19,7 @@ from functools import cache
 from queue import SimpleQueue
 from typing import Any
 
-from onepass.plan import binaries, launch
+from onepass.plan import launch
 
 #: Starting a process takes as long as compiling some ten kernels.
 WORTHWHILE = 8
@@ -40,7 +40,9 @@ def compile_at_once(kernels: Sequence[tuple[Any, ...]]) -> None:
         count = min(len(orders), _cores())
         if count < 2:
             return
-        binaries.read_triton()
+        from onepass.plan.compiler import read_triton
+
+        read_triton()
         with suppress(RuntimeError), ThreadPoolExecutor(count) as threads:  # else there are no threads to be had
             list(threads.map(_compile, orders))
 
