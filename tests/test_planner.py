@@ -18,6 +18,7 @@ from onepass.plan import (
     tuned,
 )
 from onepass.plan.device import INTERPRETER, Device
+from onepass.plan.thresholds import Tile
 from onepass.plan.turns import takes_turns
 from onepass.spec import Problem
 
@@ -36,7 +37,9 @@ COLS = sorted(
         1000,
         2049,
         3000,
+        3200,
         5120,
+        5376,
         11008,
         65535,
         100_000,
@@ -314,15 +317,17 @@ def test_rows_in_turns_have_as_many_programs_for_each(centred, dtype):
         assert plan.block == power_of_two_at_least(plan.block) >= vector
         partials = 4 * cols * plan.programs
         assert partials <= max(t.partials_bytes, 4 * cols * turns, rows * cols * dtype.itemsize // t.partials_of_x)
-    shortest, *others = t.turns_few_rows
-    short = replace(problem_of(1, shortest[0] - 7), turns=8)
+    (shortest, *_), *_ = t.turns_few
+    short = replace(problem_of(1, shortest - 8), turns=8)
     assert backward_plans.backward_plan(short, H200, centred, 1, False).rows > 1, "however few they are"
-    for cols, from_rows in others:
-        few, many = (
-            backward_plans.backward_plan(replace(problem_of(rows, cols - 7), turns=8), H200, centred, 1, False)
-            for rows in (from_rows - 1, from_rows)
-        )
-        assert few.rows == 1 < many.rows, cols
+    for residual, tiles in ((None, t.turns_few), (torch.bfloat16, t.summed_turns_few)):
+        for cols, from_rows in ((most - 7, rows) for _, most, rows, _ in tiles):
+            problem = replace(problem_of(1, cols, residual=residual), turns=8)
+            few, many = (
+                backward_plans.backward_plan(replace(problem, rows=rows), H200, centred, 1, False)
+                for rows in (from_rows - 1, from_rows)
+            )
+            assert few.rows == 1 and (many.rows > 1 or few.programs < many.programs), cols
     one = replace(problem_of(4096, 4100), turns=2)
     assert backward_plans.backward_plan(one, H200, centred, 4, False).schedule == "tile", "in pieces of 8 bytes"
 
@@ -428,6 +433,41 @@ def test_many_rows_ask_for_weight_and_bias_first(centred):
     total = {"residual": torch.bfloat16, "sum": torch.bfloat16}
     assert first(8192, 4096, **total) and first(8192, 4096, quantized="static")
     assert not first(8192, 4096, quantized="static", **total)
+
+
+def test_very_many_rows_of_layer_norm_ask_for_weight_and_bias_late():
+    def when(rows, cols, dtype=torch.bfloat16, **changes):
+        problem = replace(problem_of(rows, cols, dtype), **changes)
+        plan = forward_plans.forward_plan(problem, CLUSTERED, True, 8)
+        assert plan.ahead is None or not plan.affine_first
+        return "late" if plan.ahead is not None else "first" if plan.affine_first else "last"
+
+    t = in_force.thresholds()
+    for least, tile in zip(t.late_centred_from, t.late_centred_tiles, strict=True):
+        most = CLUSTERED.sms * tile.late
+        for cols in (least + 7, tile.cols):
+            assert [when(rows, cols) for rows in (300, most, most + 1)] == ["last", "first", "late"]
+        assert when(most + 1, tile.cols + 8) == when(most + 1, tile.cols // 2, torch.float32) == "first"
+    assert [when(rows, 9216) for rows in (300, 2112, 2113)] == ["first", "first", "late"]
+    assert [when(rows, 32768) for rows in (200, 300)] == ["last", "late"], "the widest do not gain by it"
+
+
+def test_blocks_get_narrower_unless_a_tile_says_otherwise():
+    tile = Tile(4096, 1, 4, block=1024)
+    assert [plans.snug(tile, cols, 8).block for cols in (3080, 3584, 4096)] == [512, 512, 1024]
+    assert plans.snug(replace(tile, narrows=False), 3080, 8).block == 1024
+
+
+def test_wide_rows_with_a_residual_are_shared_in_the_backward():
+    def plan_of(cols, **how):
+        return backward_plans.backward_plan(problem_of(4096, cols, **how), GLUON, False, 8, True)
+
+    t = in_force.thresholds()
+    total = {"residual": torch.bfloat16}
+    assert plan_of(8192, **total).schedule == plan_of(8192).schedule == "tile"
+    for cols, tile in ((8200, t.centred_backward_slice), (16384, t.centred_backward_slice), (16392, t.backward_slice)):
+        plan = plan_of(cols, **total)
+        assert (plan.schedule, plan.block, plan.warps) == ("split", tile.cols, tile.warps)
 
 
 def test_wide_rows_of_rms_norm_wait_for_their_sums_in_shared_memory():

@@ -118,7 +118,7 @@ CASES = [
         for cols in (41, 61, 301, 701, 2881)
     ),
     *(Case(f"{cols:,} fp32 columns", "rms_norm", "tile", (517, cols), FP32) for cols in (27, 61, 301, 423, 4099)),
-    Case("9 fp32 columns", "layer_norm", "tile", (4099, 9), FP32, bias=True),
+    *(Case(f"{cols} fp32 columns", "layer_norm", "tile", (4099, cols), FP32, bias=True) for cols in (9, 37)),
     Case("21 columns", "rms_norm", "tile", (4099, 21), BF16),
     Case("53 columns", "layer_norm", "tile", (4099, 53), FP16, bias=True),
     Case("53 columns residual", "rms_norm", "tile", (4099, 53), BF16, residual=BF16),
@@ -134,6 +134,9 @@ CASES = [
     *(Case(f"few rows of 70,008 columns {op}", op, "split", (29, 70008), BF16) for op in ("rms_norm", "layer_norm")),
     Case("few rows of 70,001 columns residual", "rms_norm", "split", (29, 70001), BF16, residual=BF16),
     Case("325 columns residual", "rms_norm", "tile", (517, 325), BF16, residual=BF16),
+    Case("675 columns residual", "rms_norm", "tile", (517, 675), BF16, residual=BF16),
+    Case("4,224 columns residual", "rms_norm", "tile", (517, 4224), BF16, residual=BF16),
+    Case("9,000 columns residual", "rms_norm", "tile", (517, 9000), BF16, residual=BF16),
     Case("61 columns residual", "rms_norm", "tile", (5003, 61), BF16, residual=BF16),
     # And rows at odd addresses that programs share in the backward.
     Case("20,001 columns", "rms_norm", "tile", (517, 20001), BF16),
@@ -200,7 +203,8 @@ def backward_schedule(case: Case) -> str:
     dense = not case.per_head and case.residual in (None, case.dtype)
     if ((cols & -cols) * size <= 4 or (_has_ring(case, width) and dense and width % 16)) and case.schedule != "stream":
         return _schedule_of_odd(case, cols, width)
-    shared = case.schedule == "tile" and case.op == "layer_norm" and cols > t.centred_backward_most
+    most = t.centred_backward_most if case.op == "layer_norm" else t.summed_backward_most
+    shared = case.schedule == "tile" and (case.op == "layer_norm" or case.residual is not None) and cols > most
     ring = _has_ring(case, width) and width % 16 == 0 and case.schedule != "stream"
     return "ring" if ring else "split" if shared else case.schedule
 
@@ -222,7 +226,7 @@ def _schedule_of_odd(case: Case, cols: int, width: int) -> str:
     if case.op == "layer_norm":
         most = t.centred_backward_most
     else:
-        most = 16384 * 2 // size if case.residual is None else t.summed_turns_most
+        most = 16384 * 2 // size if case.residual is None else t.summed_backward_most
     if cols <= most:
         return "turns"
     shared = t.centred_turns_shared if case.op == "layer_norm" else t.turns_shared

@@ -24,7 +24,7 @@ BF16, FP32 = torch.bfloat16, torch.float32
 
 #: Below 4,096 rows short rows take a smaller tile, and from 512 on some of these together.
 ROW_COUNTS = (1, 7, 16, 64, 129, 300, 700, 2500, 4096)
-BLOCK_ROWS = (64, 128, 256, 384, 512)
+BLOCK_ROWS = (64, 128, 136, 216, 256, 384, 512)
 ONE_ROW = (520, 768, 1000, 1100, 1152, 2048, 4096, 4099)  # or several; 520 and 1,100 leave much of a last block empty
 #: Up to 64 rows those that are walked are shared by clusters, and up to 132 held, if they are not too wide for it.
 #: LayerNorm's from 8,193 columns on, and 7,001, ask for weight and bias early or late.
@@ -74,6 +74,19 @@ def test_row_bits_do_not_depend_on_other_rows(op: str, dtype: torch.dtype, cols:
     early = cols in (2048, 4096, 5120, 8192) and width <= 16 << 10
     assert len(affine_first) == 2 or not early, "many ask for the weight before the row"
     assert_same_bits(norm(x.flip(0), weight).flip(0), every)
+
+
+@pytest.mark.parametrize("cols", [3080, 3584, 5384, 7680, 8450])
+def test_very_many_rows_ask_for_weight_and_bias_late(cols: int) -> None:
+    """Of LayerNorm; and these, too, have the bits that each has by itself."""
+    x = random_rows(10_000, cols, dtype=BF16)
+    weight, bias = (random_weight(cols, dtype=BF16) for _ in range(2))
+    every = onepass.layer_norm(x, weight, bias)
+    plans = [onepass.explain(x[:count], weight, bias, op="layer_norm").forward for count in (10_000, 2000)]
+    many, few = (None if plan is None else (plan.ahead, plan.affine_first) for plan in plans)
+    assert many == (1, False) and few == ((1, False) if cols == 8450 else (None, True))
+    for begin, end in ((0, 1), (17, 2017), (9000, 10_000)):
+        assert_same_bits(onepass.layer_norm(x[begin:end], weight, bias), every[begin:end])
 
 
 @pytest.mark.parametrize("rows", [1, 71, 301])

@@ -136,8 +136,8 @@ def _held_backward(problem: Problem, centred: bool, align: int) -> Choice:
     if in_turns:
         columns = reach(problem) * problem.h.itemsize // 2
         tile = fitting(t.centred_turns_tiles if centred else t.turns_tiles, columns)
-        if problem.rows < next((rows for most, rows in t.turns_few_rows if columns <= most), 0):
-            tile = t.turns_few_tile
+        few = t.turns_few if problem.residual is None else t.summed_turns_few
+        tile = next((own for least, most, rows, own in few if least <= columns <= most and problem.rows < rows), tile)
     else:
         columns = columns_of_16_bits(problem)
         tiles = t.backward_tiles if problem.residual is None else t.summed_backward_tiles
@@ -149,7 +149,7 @@ def _held_backward(problem: Problem, centred: bool, align: int) -> Choice:
             tile = t.centred_backward_short_tile
     column = problem.y.itemsize + problem.h.itemsize + itemsize(problem.weight) + (8 if centred else 4)
     narrow = problem.cols * column <= t.backward_row_bytes and not (centred and problem.cols > t.centred_backward_most)
-    narrow = narrow and not (in_turns and problem.residual is not None and problem.cols > t.summed_turns_most)
+    narrow = narrow and not (problem.residual is not None and problem.cols > t.summed_backward_most)
     if tile is not None and narrow:
         return Choice("turns", tile) if in_turns else Choice("tile", snug(tile, problem.cols, align))
     shared = t.centred_turns_shared if centred else t.turns_shared
@@ -162,7 +162,10 @@ def _slice(problem: Problem, centred: bool, align: int) -> Tile:
     t = in_force.thresholds()
     if piece_of(problem.h, align) == 2:
         return t.odd_backward_slice
-    if centred and problem.cols <= t.centred_backward_slice.cols * t.many_slices:
+    few_slices = t.centred_backward_slice.cols * t.many_slices if centred else 0
+    if problem.residual is not None:
+        few_slices = max(few_slices, t.summed_narrow_most)
+    if problem.cols <= few_slices:
         return t.centred_backward_slice
     many = problem.cols > t.backward_slice.cols * t.many_slices
     return t.backward_slice_of_many if many and not centred else t.backward_slice
@@ -178,6 +181,8 @@ def _odd_backward(problem: Problem, centred: bool, align: int) -> Tile | None:
         return fitting(t.eights_backward_tiles, problem.cols)
     if piece != 4:
         return None
+    if centred and problem.h.itemsize == 4 and problem.cols <= t.odd_centred_wide_short_tile.cols:
+        return t.odd_centred_wide_short_tile
     if problem.residual is None and problem.cols <= t.half_odd_short_tile.cols:
         return t.half_odd_short_tile
     if problem.cols >= t.half_odd_wide_from:

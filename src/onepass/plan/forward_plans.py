@@ -48,7 +48,7 @@ def forward_plan(problem: Problem, device: Device, centred: bool, align: int) ->
             return shared
         if tile.late is None:
             return _affine_first(problem, device, plan, centred, align)
-        return _late(problem, device, tile, plan, centred)
+        return _late(problem, device, tile, plan, centred, align)
     if choice.schedule == "stream":
         return _held_or_walked(problem, device, tile, centred, align)
     if choice.schedule == "cluster":
@@ -137,10 +137,13 @@ def _held(problem: Problem) -> int:
     return problem.x.itemsize if problem.residual is None else 4
 
 
-def _late(problem: Problem, device: Device, tile: Tile, plan: Plan, centred: bool) -> Plan:
+def _late(problem: Problem, device: Device, tile: Tile, plan: Plan, centred: bool, align: int) -> Plan:
     """The plan, with weight and bias asked for late where more programs can then run at once, and there are more."""
-    if tile.late is None or problem.quantized or plan.programs <= device.sms * tile.late:
+    if tile.late is None or problem.quantized:
         return plan
+    if plan.programs <= device.sms * tile.late:
+        soon = tile.late < in_force.thresholds().affine_first_late
+        return plan if soon else _affine_first(problem, device, plan, centred, align)
     # A row in fp32, as a sum with the residual is, leaves no room for what is asked for ahead.
     if problem.residual is not None or (centred and problem.x.itemsize == 4):
         return replace(plan, ahead=0)
@@ -209,6 +212,9 @@ def forward_choice(problem: Problem, device: Device, centred: bool, align: int) 
         tile = t.wider_weight_tile
     if plain and held == 2 and not centred and piece == 16 and t.short_plain_from <= columns <= t.short_plain_tile.cols:
         tile = t.short_plain_tile
+    if centred and plain and held == 2 and piece > 4:
+        late = zip(t.late_centred_from, t.late_centred_tiles, strict=False)
+        tile = next((own for least, own in late if least <= columns <= own.cols), tile)
     if centred and plain and held == 2 and piece == 4 and problem.cols >= t.half_odd_centred_from:
         tile = fitting(t.half_odd_centred_tiles, columns) or tile
     single = piece == 2 or (centred and plain and piece == problem.x.itemsize)

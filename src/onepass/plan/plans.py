@@ -110,7 +110,7 @@ def snug(tile: Tile, cols: int, align: int) -> Tile:
 
     For tiles of a single row: where several are for many rows and fewer for few, both must have the same block.
     """
-    if tile.rows > 1 or align < 4:
+    if tile.rows > 1 or align < 4 or not tile.narrows:
         return tile
     block = min(power_of_two(cols), tile.block or tile.cols)
     # Down to four elements a thread: 61 us against 68 at 8,192 x 4,100, LayerNorm's backward. Narrower loads cost more

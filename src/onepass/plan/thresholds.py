@@ -18,6 +18,7 @@ class Tile:
     late: int | None = None  # with more programs for each SM, weight and bias are asked for late; None: never
     ahead: int = 1  # and then for so many blocks before they are needed
     registers: int | None = None  # and then a thread's limit, where more programs are worth it
+    narrows: bool = True  # to a narrower block, where less of the last one is beyond the row then (plans.snug)
 
 
 @dataclass(frozen=True)
@@ -106,14 +107,21 @@ class Thresholds:
     #: are loaded element by element are 3 to 9 % slower, however many; with a residual and a given scale it is 1 %.
     affine_first_columns: tuple[int, int] = (1024, 1536)
     affine_first_elements: int = 20480
+    #: Where they are asked for late from so many programs for each SM on, fewer ask for them first too: LayerNorm of
+    #: 1,000 x 8,704 12.1 us against 12.4, 2,000 x 3,080 9.0 against 9.9 late. Wider ones, which are late soon, do not:
+    #: 12.8 against 13.6 at 200 x 32,768, RMSNorm 6.4 against 6.8 at 100 x 33,896.
+    affine_first_late: int = 16
     #: LayerNorm forward: its second sum waits for its first, so fewer warps, which then wait for fewer others. Where a
     #: thread has much to hold, weight and bias are asked for late, so that more rows are there at once: 97 us against
     #: 114 at 8,192 x 12,288, 129 against 136 at 16,384 columns. Few rows are all there anyway, and would wait longer:
     #: 7.3 us against 5.9 at 133 x 16,384, 12.4 against 10.3 at 800 x 8,448. RMSNorm, without a bias, does not gain.
+    #: From 129 columns on narrow blocks reach less far beyond the row: 62 us against 85 at 441,176 x 136, 58 against 62
+    #: at 277,777 x 216, 3.2 against 4.1 at 8,000 x 136; but 2.3 against 1.95 at 300 x 216. Of the widest, blocks do not
+    #: get narrower: 7.4 against 8.2 at 371 x 12,416, 7.1 against 8.5 at 371 x 6,208 in fp32, 0 to 2 % for many rows.
     centred_forward_tiles: tuple[Tile, ...] = (
         Tile(32, 64, 4, block=32),
         Tile(128, 16, 2, block=32),
-        Tile(256, 16, 4, block=128),
+        Tile(192, 16, 4, block=32),
         Tile(320, 16, 4, block=64),
         Tile(384, 8, 4, block=128),
         Tile(504, 16, 8, block=128),
@@ -123,23 +131,40 @@ class Thresholds:
         Tile(3072, 1, 2, block=512),
         Tile(8192, 1, 4, block=1024),
         Tile(9216, 1, 8, block=2048, late=16),
-        Tile(16384, 1, 8, block=2048, late=2),
+        Tile(16384, 1, 8, block=2048, late=2, narrows=False),
     )
+    #: Of nothing but x, of 16 bits, from so many columns on up to a tile's: late where rows are very many, and first
+    #: where they are fewer. 62.6 us against 67.1 at 18,000 x 3,584, 56.1 against 59.3 at 3,080 columns, 58.0 against
+    #: 60.7 at 11,160 x 5,376, 58.8 against 61.7 at 9,014 x 6,656; level at 6,144, and 60.5 against 59.1 at 7,324 x
+    #: 8,192. In fp32 they are 2 % slower.
+    late_centred_tiles: tuple[Tile, ...] = (
+        Tile(3584, 1, 4, block=512, late=64),
+        Tile(7680, 1, 4, block=1024, late=32),
+    )
+    late_centred_from: tuple[int, ...] = (3073, 5121)
     #: Of nothing but x, of 16 bits, whose rows begin on 4 bytes and not on 8, from so many columns on: two elements a
     #: thread, 65 us against 78 at 32,739 x 2,050, 65 against 80 at 26,195 x 2,562, 65 against 78 at 16,371 x 4,098, 3.9
     #: against 4.0 at 300 rows.
     half_odd_centred_from: int = 1793
-    half_odd_centred_tiles: tuple[Tile, ...] = (Tile(3072, 1, 2, block=128), Tile(5120, 1, 4, block=256))
+    #: From 8,193 columns on 62 against 66 at 7,322 x 8,194, 22 against 31 at 2,000 rows.
+    half_odd_centred_tiles: tuple[Tile, ...] = (
+        Tile(3072, 1, 2, block=128),
+        Tile(5120, 1, 4, block=256),
+        Tile(8192, 1, 4, block=1024),
+        Tile(9216, 1, 8, block=1024, late=2),
+    )
     #: Wider ones: 160 us against 174 walked at 8,192 x 20,480, 130 against 142 at 4,096 x 32,768, 173 against 192 at
     #: 40,960 columns, 287 against 304 at 65,536; with a residual 275 against 318 at 8,192 x 16,384; in pieces of 4
     #: bytes 89 against 186 at 4,096 x 20,002. Weight and bias of a block are asked for before the one in front of it is
     #: stored, where registers allow: 130 us against 137 at 4,096 x 32,768, 287 against 308 at 65,536 columns, 15.0
     #: against 18.1 at 300 x 32,768. Of a sum with a residual, held in fp32, it is 153 against 139 at 4,096 x 16,384.
+    #: Narrower blocks are slower but for the first: 12.7 us against 14.7 at 300 x 24,832, 61.3 against 63.0 at 2,416;
+    #: 23.0 against 26.1 at 300 x 49,408, 69.6 against 74.4 at 1,214; 11.1 against 9.0 at 300 x 16,640.
     wide_centred_tiles: tuple[Tile, ...] = (
         Tile(20480, 1, 16, block=4096, late=2, ahead=0),
-        Tile(32768, 1, 16, block=4096, late=2, registers=64),
-        Tile(40960, 1, 16, block=4096, late=0, registers=64),
-        Tile(65536, 1, 32, block=8192, late=0),
+        Tile(32768, 1, 16, block=4096, late=2, registers=64, narrows=False),
+        Tile(40960, 1, 16, block=4096, late=0, registers=64, narrows=False),
+        Tile(65536, 1, 32, block=8192, late=0, narrows=False),
     )
     #: Of nothing but x, of 16 bits, from so many columns on, both moments are found in one walk while the row comes:
     #: 278 us against 288 at 4,096 x 65,536, 208 against 215 at 49,152 columns, 172 against 175 at 40,960, 17.4 against
@@ -315,7 +340,8 @@ class Thresholds:
     )
     #: With a residual, whose gradient arrives beside, fewer rows a program or a stage less leave room for a third one:
     #: 71.8 us against 77.6 at 13,981 x 2,400, 18.9 against 20.8 at 2,500; 7.3 against 8.1 at 2,500 x 512; 2 to 3 % at
-    #: 1,280, 2,688, 3,072 and 6,144 columns, where RMSNorm alone is slower by as much and more.
+    #: 1,280, 2,688, 3,072 and 6,144 columns, where RMSNorm alone is slower by as much and more. In narrower blocks 134
+    #: us against 122 at 14,204 x 4,224, 28 against 25.6 at 2,000 x 4,480.
     summed_backward_tiles: tuple[Tile, ...] = (
         *backward_tiles[:4],
         Tile(96, 16, 8, 2, 4, block=128),
@@ -325,12 +351,15 @@ class Thresholds:
         Tile(2048, 1, 2, 4, 3, block=512),
         Tile(2560, 1, 4, 2, 3, block=512),
         Tile(3072, 1, 4, 2, 3, block=1024),
-        *backward_tiles[15:18],
+        *backward_tiles[15:17],
+        Tile(5120, 1, 4, 2, 3, block=1024, narrows=False),
         Tile(6144, 1, 8, 1, 3, block=2048),
         *backward_tiles[19:],
     )
     #: LayerNorm's accumulates dB too. With 16 warps it spills at 8,192 columns: 262 us against 203 with 8, at 16,384
-    #: rows. One stage more hides its second sum: 198 us against 205 at 4,096 columns, 300 against 334 at 6,144.
+    #: rows. One stage more hides its second sum: 198 us against 205 at 4,096 columns, 300 against 334 at 6,144. From
+    #: 3,073 columns on one row in four warps, in blocks that stay as wide: 107 us against 113 by two in eight at 18,472
+    #: x 3,248, 11.2 against 11.7 at 600 x 3,080, but 30.7 against 30.1 at 4,000 x 3,712.
     centred_backward_tiles: tuple[Tile, ...] = (
         *backward_tiles[:3],
         Tile(48, 16, 2, 4, 4, block=32),
@@ -344,6 +373,7 @@ class Thresholds:
         Tile(639, 1, 1, 8, 3, block=256),
         Tile(896, 2, 2, 4, 4, block=512),
         *backward_tiles[11:15],
+        Tile(3840, 1, 4, 2, 3, block=1024, narrows=False),
         Tile(4096, 2, 8, 1, 4),
         Tile(5120, 1, 4, 2, 3, block=1024),
         Tile(6144, 1, 8, 1, 4, block=2048),
@@ -378,6 +408,8 @@ class Thresholds:
     #: In pieces of 4 bytes; between the last two, as rows that begin on 16 bytes. Short ones, without a residual, are
     #: not asked for ahead, element by element: 39 us against 44 at 300,000 x 54, 21.4 against 23.9 at 22 columns.
     half_odd_short_tile: Tile = Tile(64, 32, 2, 16, 1, block=16)
+    #: LayerNorm's of fp32: 44 us against 57 at 300,000 x 33, 4.8 against 6.7 at 1,000, but 8.0 against 7.8 at 10,000.
+    odd_centred_wide_short_tile: Tile = Tile(48, 8, 2, 16, 1, block=16)
     half_odd_backward_tiles: tuple[Tile, ...] = (
         Tile(48, 32, 2, 16, 3, block=16),
         Tile(192, 4, 1, 8, 3, block=16),
@@ -407,11 +439,17 @@ class Thresholds:
         Tile(7168, 1, 4, 2, 3, block=1024),
         Tile(16391, 1, 8, 1, 3, block=2048),
     )
-    #: Of up to so many columns, fewer rows than these have a warp each: 5.2 us against 7.6 at 425 x 369, LayerNorm 12.8
-    #: against 16.1 at 8,000; 19.0 against 18.5 at 20,000 x 301, 9.0 against 8.4 at 5,000 x 175. The shortest have not:
-    #: 5.8 against 5.5 at 3,000 x 49 with a residual.
-    turns_few_rows: tuple[tuple[int, int], ...] = ((64, 1), (224, 4096), (400, 16384))
-    turns_few_tile: Tile = turns_tiles[3]
+    #: From so many columns to so many, fewer rows than these have a tile of their own. Short ones a warp each: 5.2 us
+    #: against 7.6 at 425 x 369, LayerNorm 12.8 against 16.1 at 8,000; 19.0 against 18.5 at 20,000 x 301, 9.0 against
+    #: 8.4 at 5,000 x 175; the shortest do not gain, 5.8 against 5.5 at 3,000 x 49 with a residual. Others fewer
+    #: programs, whose partials are soon summed: 10.4 us against 11.7 at 2,500 x 1,001, LayerNorm 11.9 against 13.7,
+    #: with a residual 13.3 against 16.8, and 10.2 against 12.2 at 1,661 x 675; but 10.4 against 10.0 at 4,000 x 433.
+    turns_few: tuple[tuple[int, int, int, Tile], ...] = (
+        (65, 224, 4096, turns_tiles[3]),
+        (225, 400, 16384, turns_tiles[3]),
+        (601, 1030, 4096, turns_tiles[4]),
+    )
+    summed_turns_few: tuple[tuple[int, int, int, Tile], ...] = (*turns_few[:-1], (401, 1030, 4096, turns_tiles[4]))
     #: LayerNorm's wider ones with twice the warps: 121 us against 131 at 11,997 x 5,001.
     centred_turns_tiles: tuple[Tile, ...] = (*turns_tiles[:-2], Tile(6144, 1, 8, 1, 4, block=1024), turns_tiles[-1])
     #: LayerNorm's that are wider would leave more partials than `partials_bytes`, or too few programs: 176 us in slices
@@ -435,12 +473,16 @@ class Thresholds:
         (1 << 31, Tile(2048, 1, 2, 4, 3)),
     )
     centred_turns_shared: tuple[tuple[int, Tile], ...] = ((40960, Tile(1024, 1, 1, 8, 3)),)
-    #: With a residual so many columns are the most that one program takes: 210 us against 244 at 8,192 x 12,001, 48.3
-    #: against 50.2 at 2,048 x 8,193.
-    summed_turns_most: int = 8192
+    #: With a residual so many columns of 16 bits are the most that one program takes: in turns 210 us against 244 at
+    #: 8,192 x 12,001, 48.3 against 50.2 at 2,048 x 8,193; others 143 against 164 at 8,192 x 8,704, 170 against 199 at
+    #: 10,368 columns, 194 against 199 at 12,288, 19 against 21 at 600 x 8,704; but 12.7 against 11.8 at 300.
+    summed_backward_most: int = 8192
     #: LayerNorm's sums leave room for eight warps an SM, and one that has a slice for itself waits for no other: 229 us
     #: against 249 at 8,192 x 16,384, 489 against 506 at 4,096 x 65,536, but 575 against 555 at 2,048 x 131,072.
     centred_backward_slice: Tile = Tile(1024, 1, 1, 8, 3)
+    #: It serves rows with a residual up to so many columns: 134 us against 136 at 4,096 x 16,384, 28.5 against 29.9 at
+    #: 600; level at 20,480 and 32,768, but 535 against 506 at 65,536.
+    summed_narrow_most: int = 16384
     #: With more slices than these, a program waits for so many others that twice the warps pay, at half the elements
     #: each: 907 us against 960 at 2,048 x 262,144. It is the same at 64 slices, and worse at 32 (502 against 438).
     #: LayerNorm was not tried.
