@@ -205,6 +205,7 @@ class Backward:
             ready = self._ready[aligned, in_turns] = self._prepare(aligned, in_turns)
             if in_turns and not self.copies and not self.inplace:
                 self._whole = self._in_one(*ready)
+                del dx, dresidual, tensors  # it makes its own
                 return self(dy, dsum, h, weight, mean, rstd)
         launches, like_partials, like_mailbox = ready
         dweights = dbiases = mailbox = None

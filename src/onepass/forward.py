@@ -114,6 +114,7 @@ class Forward:
             ready = self._ready[aligned, stats] = self._prepare(aligned, stats)
             if aligned and ready[1] is None and not self.copies:
                 self._whole[stats] = self._in_one(ready[0], stats)
+                del y, total, mean, rstd  # it makes its own
                 return self(x, weight, bias, residual, stats)
         launch, like_mailbox = ready
         stream = place.stream()
