@@ -19,16 +19,16 @@ HERE = Path(__file__).parent
 CUDA_HEADERS = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 
-SCRIPT = """
+#: What the launcher is handed comes from here, so that a script need not import onepass, which takes seconds.
+SCALARS = launcher.packed(["i64", "i32", "fp32", "i32"], [-(1 << 40), -7, 1.5, 2**31 - 1])
+SCRIPT = f"""
 import ctypes, sys
 import onepass_launcher
-from onepass.plan.launcher import packed
 
 driver = ctypes.CDLL("libcuda.so.1")
 seen = (ctypes.c_ulonglong * 64).in_dll(driver, "seen")
-scalars = packed(["i64", "i32", "fp32", "i32"], [-(1 << 40), -7, 1.5, 2**31 - 1])
 function = onepass_launcher.load("known", bytes([8]), 1024, 0)
-launch = onepass_launcher.prepare(function, 5, 96, 1024, {cooperative}, {cluster}, 2, scalars)
+launch = onepass_launcher.prepare(function, 5, 96, 1024, {{cooperative}}, {{cluster}}, 2, {SCALARS!r})
 launch(2**63 + 1, 2**64 - 16, 32)
 print(*seen[:6], *seen[8:16])
 """
@@ -139,7 +139,6 @@ print(*(ctypes.c_int.in_dll(driver, name).value for name in ("allowed", "preferr
 CALL = """
 import ctypes, sys, weakref
 import onepass_launcher
-from onepass.plan.launcher import packed
 
 driver = ctypes.CDLL("libcuda.so.1")
 seen = (ctypes.c_ulonglong * 64).in_dll(driver, "seen")
@@ -163,7 +162,7 @@ def empty_like(like):
 
 def prepared(pointers):
     function = onepass_launcher.load("known", bytes([pointers + 1]), 0, 1)
-    return onepass_launcher.prepare(function, pointers, 32, 0, False, 1, pointers, packed(["i32"], [7]))
+    return onepass_launcher.prepare(function, pointers, 32, 0, False, 1, pointers, (7).to_bytes(8, "little"))
 
 
 like = Tensor(1 << 20)
