@@ -24,7 +24,7 @@ from onepass.plan.table import Entry
 from onepass.plan.thresholds import Tile
 from onepass.spec import Problem
 from oracle import assert_results
-from test_planner import held_by_a_thread, of_one_program, order_of_sums
+from planning import held_by_a_thread, of_one_program, order_of_sums
 
 H200 = Device("NVIDIA H200", sms=132, registers=65536, shared=233472, cooperative=True)
 GLUON = replace(H200, clusters=True, gluon=True)

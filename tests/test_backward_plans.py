@@ -1,0 +1,238 @@
+"""A backward's plan as a pure function: who takes which rows, in how many programs, with which partial sums."""
+
+import math
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+
+from onepass.plan import backward_plans, column_sums, in_force, plans, row_counts, tuned
+from onepass.plan.turns import takes_turns
+from planning import CLUSTERED, DTYPES, GLUON, H200, ROWS, norms, power_of_two_at_least, problem_of, schedules
+
+
+def test_a_weight_for_each_head_is_not_split_in_the_backward():
+    assert schedules(problem_of(64, 262_144, lanes=4, per_lane=True), H200) == {"split", "stream"}
+
+
+def test_backward_programs_are_whole_lanes():
+    """A program adds up dW of one lane, so lanes must not share one."""
+    for cols, lanes in product((64, 128, 1024, 4096), (1, 3, 40, 1000)):
+        plan = backward_plans.backward_plan(problem_of(4096, cols, lanes=lanes, per_lane=True), H200, False, 1, True)
+        assert plan.schedule == "tile" and plan.programs % lanes == 0 and plan.programs >= lanes
+
+
+@norms
+def test_rows_that_could_be_taken_in_turns_are_few_up_to_fewer(centred):
+    def schedule(rows, cols, turns):
+        problem = replace(problem_of(rows, cols), turns=turns)
+        return backward_plans.backward_plan(problem, H200, centred, 1, True).schedule
+
+    for rows, cols in ((300, 6001), (400, 3001), (30, 16001)):
+        assert schedule(rows, cols, 8) == schedule(rows, cols, 1) == "few"
+    for rows, cols in ((500, 3001), (300, 12001), (256, 16001)):
+        assert schedule(rows, cols, 8) in ("turns", "split_turns") and schedule(rows, cols, 1) == "few"
+
+
+@norms
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_rows_in_turns_have_as_many_programs_for_each(centred, dtype):
+    vector = 16 // dtype.itemsize
+    t = in_force.thresholds()
+    for cols, rows in product((65, 129, 1001, 2050, 4099, 8191, 16001, 40001), (1, 300, 4096, 100_000)):
+        turns = vector // math.gcd(cols, vector)
+        align = vector // turns
+        problem = replace(problem_of(rows, cols, dtype), turns=turns)
+        plan = backward_plans.backward_plan(problem, H200, centred, align, False)
+        narrow = align * dtype.itemsize <= 4
+        assert takes_turns(problem, align) == (narrow and cols * dtype.itemsize >= t.turns_from_bytes)
+        if plan.schedule != "turns":
+            assert not takes_turns(problem, align) or cols * dtype.itemsize > 16000
+            groups = plan.programs // plan.slices
+            assert plan.schedule != "split_turns" or (groups >= turns and groups % turns == 0)
+            continue
+        assert plan.programs % turns == 0 and plan.programs <= max(turns, 132 * 16)
+        assert plan.blocks * plan.block >= cols + vector - 1 > (plan.blocks - 1) * plan.block
+        assert plan.block == power_of_two_at_least(plan.block) >= vector
+        partials = 4 * cols * plan.programs
+        assert partials <= max(t.partials_bytes, 4 * cols * turns, rows * cols * dtype.itemsize // t.partials_of_x)
+    (shortest, *_), *_ = t.turns_few
+    short = replace(problem_of(1, shortest - 8), turns=8)
+    assert backward_plans.backward_plan(short, H200, centred, 1, False).rows > 1, "however few they are"
+    for residual, tiles in ((None, t.turns_few), (torch.bfloat16, t.summed_turns_few)):
+        for cols, from_rows in ((most - 7, rows) for _, most, rows, _ in tiles):
+            problem = replace(problem_of(1, cols, residual=residual), turns=8)
+            few, many = (
+                backward_plans.backward_plan(replace(problem, rows=rows), H200, centred, 1, False)
+                for rows in (from_rows - 1, from_rows)
+            )
+            assert few.rows == 1 and (many.rows > 1 or few.programs < many.programs), cols
+    one = replace(problem_of(4096, 4100), turns=2)
+    assert backward_plans.backward_plan(one, H200, centred, 4, False).schedule == "tile", "in pieces of 8 bytes"
+
+
+@norms
+def test_row_counts_that_were_prepared_for_have_all_kernels_of_rows_in_turns(centred):
+    def kernels(cols, counts):
+        problems = [replace(problem_of(rows, cols), turns=8) for rows in counts]
+        plans = [backward_plans.backward_plan(problem, H200, centred, 1, True) for problem in problems]
+        return {(p.schedule, p.rows, p.block, p.blocks, p.warps, p.stages, p.slices) for p in plans}
+
+    for cols in (175, 369, 4099, 12001, 20001, 70001):
+        prepared = kernels(cols, row_counts.row_counts_apart())
+        assert kernels(cols, {*ROWS, 2, 600, 3000, 10_000, 20_000}) <= prepared, cols
+
+
+def test_few_rows_have_a_backward_of_one_launch():
+    t = in_force.thresholds()
+    widths, counts = (1, 2048, 4096, 8193, 16384, 16385, 32768, 32769), (t.few_wide_rows, 256, t.few_rows)
+    row_counts = (1, *counts, *(rows + 1 for rows in counts))
+    for cols, rows, lanes, twice, centred in product(widths, row_counts, (1, 2), (False, True), (False, True)):
+        plan = backward_plans.backward_plan(problem_of(rows, cols, lanes=lanes), H200, centred, 1, twice)
+        most = {1: 256 if centred else t.few_odd_rows, 2048: 409, 4096: 512, 8193: 511}.get(cols, 256)
+        if cols > 16384:
+            most = t.few_wide_rows if cols <= 32768 else 0
+        assert (plan.schedule == "few") == (rows * lanes <= most and twice), (cols, rows, lanes)
+    assert [column_sums.few_columns_plan(problem_of(256, cols), 256).programs for cols in (1, 32, 33)] == [1, 1, 2]
+    assert [column_sums.few_columns_plan(problem_of(1, cols), 1).programs for cols in (1, 256, 257)] == [1, 1, 2]
+
+
+def test_column_sums_cover_every_column():
+    for cols, lanes, rows in product((1, 100, 65_536, 300_000), (1, 3), (1, 100, 100_000)):
+        plan = column_sums.affine_plan(problem_of(rows, cols, lanes=lanes), H200)
+        blocks = -(-cols // plan.block)
+        assert plan.programs % (blocks * lanes) == 0 and plan.programs >= blocks * lanes
+
+
+def test_sums_of_partials_cover_every_column_of_every_lane():
+    for lanes, cols, both in product((1, 3), (1, 33, 4096), (False, True)):
+        plan = column_sums.partials_plan(lanes, cols, both)
+        assert plan.programs == lanes * -(-cols // plan.block)
+
+
+def test_a_tuned_backward_serves_eager_and_compiled_calls_alike():
+    """An op is handed what was normalized, and cannot tell x from a copy of it in the same dtype."""
+    plain = problem_of(64, 2880)
+    copied = replace(plain, sum=plain.x)
+    assert tuned.signature("backward", plain, False, 16) == tuned.signature("backward", copied, False, 16)
+    assert tuned.signature("forward", plain, False, 16) != tuned.signature("forward", copied, False, 16)
+    summed = replace(copied, residual=plain.x)
+    assert tuned.signature("backward", summed, False, 16) != tuned.signature("backward", plain, False, 16)
+
+
+def test_wide_rows_with_a_residual_are_shared_in_the_backward():
+    def plan_of(cols, **how):
+        return backward_plans.backward_plan(problem_of(4096, cols, **how), GLUON, False, 8, True)
+
+    t = in_force.thresholds()
+    total = {"residual": torch.bfloat16}
+    assert plan_of(8192, **total).schedule == plan_of(8192).schedule == "tile"
+    for cols, tile in ((8200, t.centred_backward_slice), (16384, t.centred_backward_slice), (16392, t.backward_slice)):
+        plan = plan_of(cols, **total)
+        assert (plan.schedule, plan.block, plan.warps) == ("split", tile.cols, tile.warps)
+
+
+def test_wide_rows_of_rms_norm_wait_for_their_sums_in_shared_memory():
+    def plan_of(problem, device=GLUON, align=16, centred=False):
+        return backward_plans.backward_plan(problem, device, centred, align, True)
+
+    t = in_force.thresholds()
+    for cols, dtype, rows in product((8200, 8448, 65536, 100_000, 131_072, 262_144, 300_000), DTYPES, (600, 8192)):
+        plan = plan_of(problem_of(rows, cols, dtype))
+        assert (plan.schedule, plan.together, plan.rows) == ("ring", True, 1)
+        assert plan.slices * plan.block >= cols > (plan.slices - 1) * plan.block
+        per_sm = -(-plan.programs // GLUON.sms)
+        assert plan.registers * plan.warps * 32 * per_sm <= GLUON.registers
+        assert per_sm * plan.stages * plan.block * 2 * dtype.itemsize < GLUON.shared
+        x = rows * cols * dtype.itemsize
+        assert 4 * cols * (plan.programs // plan.slices) <= max(t.partials_bytes, x // t.partials_of_x)
+    plain = problem_of(4096, 16384)
+    small = replace(GLUON, shared=100 << 10)
+    assert [plan_of(plain, device).schedule for device in (CLUSTERED, small)] == ["tile", "tile"]
+    others = (
+        replace(plain, cols=8192), replace(plain, residual=plain.x, sum=plain.x), replace(plain, weight=torch.float32),
+        replace(plain, lanes=2), replace(plain, y=torch.float32),
+    )  # fmt: skip
+    with in_force.force("backward", plans.Choice("ring", t.rings[0])):  # as a table may have it of another problem
+        assert plan_of(plain).schedule == "ring"
+        assert "ring" not in {plan_of(problem).schedule for problem in others[1:]}
+        assert "ring" not in {plan_of(plain, align=4).schedule, plan_of(plain, centred=True).schedule}
+    assert "ring" not in {plan_of(problem).schedule for problem in others}
+    assert "ring" not in {plan_of(plain, align=4).schedule, plan_of(plain, centred=True).schedule}
+
+
+def test_a_ring_counts_from_sectors_unless_that_leaves_too_few_groups():
+    def plan_of(rows, cols, **changes):
+        turns, sector_turns = (size // math.gcd(cols, size) for size in (8, 16))
+        problem = replace(problem_of(rows, cols), **{"turns": turns, "sector_turns": sector_turns} | changes)
+        return backward_plans.backward_plan(problem, GLUON, False, min(16, cols & -cols), True)
+
+    turns = {cols: plan_of(4096, cols).turns for cols in (16384, 20000, 20001, 20002, 20004, 20008, 20016)}
+    assert turns == {16384: 1, 20000: 1, 20001: 16, 20002: 8, 20004: 4, 20008: 2, 20016: 1}
+    assert plan_of(2048, 65537).turns == 8, "sixteen groups for 24"
+    assert plan_of(4096, 20008, sector_turns=1).turns == 1, "rows that are not dense"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_odd_rows_wait_in_shared_memory_in_turns(dtype):
+    vector = 16 // dtype.itemsize
+
+    def plan_of(rows, cols, device=GLUON, centred=False, **changes):
+        turns, sector_turns = (size // math.gcd(cols, size) for size in (vector, 2 * vector))
+        problem = replace(problem_of(rows, cols, dtype), turns=turns, sector_turns=sector_turns, **changes)
+        return turns, backward_plans.backward_plan(problem, device, centred, vector // turns, True)
+
+    t = in_force.thresholds()
+    for cols, rows in product((8195, 8204, 10239, 65537, 100_003, 200_001), (600, 8192)):
+        turns, plan = plan_of(rows, cols)
+        assert (plan.schedule, plan.together, plan.rows) == ("ring_turns" if turns > 1 else "ring", True, 1)
+        by_sector = plan.turns > turns
+        assert plan.turns == (2 * turns if by_sector else turns)
+        size = vector * (1 + by_sector)
+        assert plan.turns * cols % size == 0, "and so is what they begin with"
+        assert plan.slices * plan.block >= cols + size - 1 > (plan.slices - 1) * plan.block
+        groups = plan.programs // plan.slices
+        assert groups >= plan.turns and groups % plan.turns == 0, "the rows of a group lie alike"
+        assert plan.slices > 1, "a program has one end of a row at the most"
+        assert 4 * cols * groups <= max(t.partials_bytes, rows * cols * dtype.itemsize // t.partials_of_x)
+    assert plan_of(600, 20001, H200)[1].schedule == "split_turns"
+    others = [plan_of(600, 20001, centred=True), plan_of(600, 20001, residual=dtype, sum=dtype)]
+    assert {plan.schedule for _, plan in others} <= {"split_turns", "split"}
+    with in_force.force("backward", plans.Choice("ring", t.rings[0])):  # as a table may have it of aligned rows
+        assert plan_of(600, 20001)[1].schedule == "split_turns"
+
+
+@pytest.mark.parametrize("kind", ["alone", "residual", "centred"])
+def test_the_widest_rows_are_few_up_to_so_many_elements(kind):
+    t = in_force.thresholds()
+    total = torch.bfloat16 if kind == "residual" else None
+
+    def schedule(rows, cols):
+        problem = replace(problem_of(rows, cols), residual=total, sum=total)
+        return backward_plans.backward_plan(problem, CLUSTERED, kind == "centred", 8, True).schedule
+
+    most = {"alone": 0, "residual": 1, "centred": 2}[kind]
+    for cols in (65544, 90112, 131072):
+        few = min(cols // t.few_columns_each, t.few_widest_elements[most] // cols)
+        assert few > 16 and schedule(few, cols) == "few" != schedule(few + 1, cols)
+    assert schedule(1, 131080) != "few", "more than a cluster holds"
+    wide, narrow = (tile for _, tile in t.few_columns)
+    for rows, cols, tile in ((24, 20480, wide), (25, 20480, narrow), (40, 40960, wide), (41, 40960, narrow)):
+        assert column_sums.few_columns_plan(problem_of(rows, cols), rows).block == tile.cols
+
+
+@norms
+def test_short_rows_are_taken_in_turns_where_they_fill_their_blocks(centred):
+    def schedule(cols, dtype, align=1):
+        turns = 16 // dtype.itemsize // align
+        problem = replace(problem_of(100_000, cols, dtype), turns=turns)
+        return backward_plans.backward_plan(problem, H200, centred, align, True).schedule
+
+    in_turns = {
+        dtype: {cols for cols in range(1, 97, 2) if schedule(cols, dtype) == "turns"}
+        for dtype in (torch.bfloat16, torch.float32)
+    }
+    assert in_turns[torch.bfloat16] == {*range(9, 27, 2), *range(49, 59, 2)}
+    assert in_turns[torch.float32] == {*range(5, 31, 2), *range(49, 97, 2)}
+    assert schedule(50, torch.bfloat16, align=2) == "tile", "in pieces of 4 bytes"

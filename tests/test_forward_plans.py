@@ -1,0 +1,236 @@
+"""A forward's plan as a pure function: the row count never reaches into a row's arithmetic."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+
+from onepass.plan import backward_plans, both_ways, forward_plans, in_force, plans
+from onepass.plan.device import INTERPRETER
+from onepass.plan.thresholds import Tile
+from planning import (
+    ALIGNS,
+    ALONE,
+    CLUSTERED,
+    COLS,
+    DTYPES,
+    GLUON,
+    H200,
+    ROWS,
+    held_by_a_thread,
+    norms,
+    of_one_program,
+    order_of_sums,
+    power_of_two_at_least,
+    problem_of,
+)
+
+
+def plans_over_rows(cols, dtype, align, centred, device=H200):
+    return [forward_plans.forward_plan(problem_of(rows, cols, dtype), device, centred, align) for rows in ROWS]
+
+
+@pytest.mark.parametrize("device", [H200, CLUSTERED, GLUON, ALONE, INTERPRETER], ids=lambda device: device.name)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@norms
+def test_row_counts_change_nothing_about_a_row(centred, dtype, device):
+    """Batch invariance: schedule, block, threads a row and elements a thread are those of a single row.
+
+    But that what is walked may be held: then the blocks of a tile are those of the walk.
+    """
+    for cols, align in product(COLS, ALIGNS):
+        if cols % align:
+            continue
+        vector = min(16 // dtype.itemsize, align)
+        plans = [of_one_program(plan) for plan in plans_over_rows(cols, dtype, align, centred, device)]
+        kept = {(*order_of_sums(p), p.block, p.slices, *held_by_a_thread(p, vector)) for p in plans}
+        assert len(kept) == 1, (cols, align, plans)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@norms
+def test_row_counts_choose_between_three_tiles_at_the_most(centred, dtype):
+    """A kernel is compiled for what stands below: a new row count must not bring a further set of it."""
+    for cols in COLS:
+        plans = plans_over_rows(cols, dtype, 1, centred)
+        assert len({(p.rows, p.block, p.blocks, p.warps, p.stages) for p in plans}) <= 3, cols
+        for align, may_read_twice in product((1, 16), (False, True)):
+            backward = [
+                backward_plans.backward_plan(problem_of(rows, cols, dtype), H200, centred, align, may_read_twice)
+                for rows in ROWS
+            ]
+            kernels = {(p.schedule, p.rows, p.block, p.blocks, p.warps, p.stages) for p in backward}
+            few = may_read_twice and backward[0].schedule == "few"
+            odd = few and align == 1 and dtype.itemsize == 2 and cols <= 16384
+            short = centred and align == 16 and 65 <= cols * dtype.itemsize // 2 <= 128
+            assert len(kernels) == 1 + few + odd + short, cols
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@norms
+def test_clusters_have_the_warps_of_one_program(centred, dtype):
+    shared = 0
+    for cols, residual in product((4096, 8192, 12288, 16384, 20480, 32768, 54976, 65536), (None, dtype)):
+        problem = problem_of(1, cols, dtype, residual=residual)
+        plan, alone = (forward_plans.forward_plan(problem, device, centred, 8) for device in (CLUSTERED, H200))
+        if alone.schedule == "split" or plan.slices == 1:
+            assert plan == alone or plan.slices == 8, "those that are too wide for one program"
+            continue
+        shared += 1
+        assert plan.programs == plan.slices == 8
+        assert (plan.warps * 8, plan.block * 8) == (alone.warps, alone.block)
+        assert plan.unit == 32 * min(16 // dtype.itemsize, alone.block // (32 * alone.warps)), (
+            "what a warp loads at once"
+        )
+        assert plan.blocks * plan.block * 8 >= cols > (plan.blocks - 1) * plan.block * 8
+    assert shared, "no shape of this test was shared"
+
+
+def test_clusters_are_for_rows_that_can_be_laid_out_by_vectors_of_a_known_width():
+    alike = problem_of(1, 32768)
+    others = (
+        replace(alike, weight=torch.float32), replace(alike, y=torch.float32), replace(alike, quantized="tensor"),
+        replace(alike, quantized="block", group=128), replace(alike, rows=65),
+    )  # fmt: skip
+    assert forward_plans.forward_plan(alike, CLUSTERED, False, 8).slices == 8
+    assert forward_plans.forward_plan(alike, CLUSTERED, False, 4).slices == 1, "rows do not begin on 16 bytes"
+    assert all(forward_plans.forward_plan(other, CLUSTERED, False, 8).slices == 1 for other in others)
+
+
+@norms
+def test_small_tiles_of_short_rows_are_put_together_until_few_programs_are_left(centred):
+    t = in_force.thresholds()
+    for cols, rows in product(COLS, (64, 500, 849, 3000, 4095)):
+        align = min(16, cols & -cols)
+        one, plan, many = (
+            forward_plans.forward_plan(problem_of(count, cols), H200, centred, align)
+            for count in (1, rows, t.block_row_min_rows)
+        )
+        if many.rows == 1 or align < 8:
+            # Each row has a warp, of those that are loaded element by element, where they are few.
+            alone = align == 1 and many.block >= 32 and -(-rows // many.rows) < t.small_programs
+            assert (plan.rows, plan.warps) == (min(many.rows, many.warps) if alone else many.rows, many.warps)
+            continue
+        assert one.rows <= many.rows and cols <= 2048
+        assert plan.warps * one.rows == plan.rows * one.warps
+        largest = one.rows == 1 or 2 * plan.warps > 16 or 2 * plan.rows * power_of_two_at_least(cols) > t.small_elements
+        assert plan.programs <= t.small_programs or largest
+        assert plan.rows == one.rows or -(-rows // (plan.rows // 2)) > t.small_programs
+
+
+@norms
+def test_many_rows_ask_for_weight_and_bias_first(centred):
+    def first(rows, cols, align=8, **changes):
+        return forward_plans.forward_plan(
+            replace(problem_of(rows, cols), **changes), CLUSTERED, centred, align
+        ).affine_first
+
+    most = CLUSTERED.sms * in_force.thresholds().affine_first_elements // 4096
+    assert [first(rows, 4096) for rows in (1, most, most + 1, 4096, 1 << 20)] == [False, False, True, True, True]
+    assert not first(1 << 20, 512), "rows that are short"
+    assert first(1 << 20, 1024) == (not centred)
+    assert first(8192, 4099, align=1) == (not centred), "loaded element by element"
+    assert not first(8192, 32768), "where they are asked for late"
+    total = {"residual": torch.bfloat16, "sum": torch.bfloat16}
+    assert first(8192, 4096, **total) and first(8192, 4096, quantized="static")
+    assert not first(8192, 4096, quantized="static", **total)
+
+
+def test_very_many_rows_of_layer_norm_ask_for_weight_and_bias_late():
+    def when(rows, cols, dtype=torch.bfloat16, **changes):
+        problem = replace(problem_of(rows, cols, dtype), **changes)
+        plan = forward_plans.forward_plan(problem, CLUSTERED, True, 8)
+        assert plan.ahead is None or not plan.affine_first
+        return "late" if plan.ahead is not None else "first" if plan.affine_first else "last"
+
+    t = in_force.thresholds()
+    for least, tile in zip(t.late_centred_from, t.late_centred_tiles, strict=True):
+        most = CLUSTERED.sms * tile.late
+        for cols in (least + 7, tile.cols):
+            assert [when(rows, cols) for rows in (300, most, most + 1)] == ["last", "first", "late"]
+        assert when(most + 1, tile.cols + 8) == when(most + 1, tile.cols // 2, torch.float32) == "first"
+    assert [when(rows, 9216) for rows in (300, 2112, 2113)] == ["first", "first", "late"]
+    assert [when(rows, 32768) for rows in (200, 300)] == ["last", "late"], "the widest do not gain by it"
+
+
+def test_blocks_get_narrower_unless_a_tile_says_otherwise():
+    tile = Tile(4096, 1, 4, block=1024)
+    assert [plans.snug(tile, cols, 8).block for cols in (3080, 3584, 4096)] == [512, 512, 1024]
+    assert plans.snug(replace(tile, narrows=False), 3080, 8).block == 1024
+
+
+@pytest.mark.parametrize("residual", [None, torch.bfloat16], ids=["alone", "residual"])
+@norms
+def test_many_odd_rows_pass_through_shared_memory_and_few_have_the_same_tile(centred, residual):
+    total = {"residual": residual, "sum": residual}
+
+    def plan_of(rows, cols, device=GLUON, align=1, **changes):
+        bias = torch.bfloat16 if centred else None
+        problem = replace(problem_of(rows, cols), **{"bias": bias} | total | changes)
+        return problem, forward_plans.forward_plan(problem, device, centred, align)
+
+    t = in_force.thresholds()
+    for cols in (1281, 1793, 2049, 3521, 4099, 4225, 6143, 6145, 8191, 12287, 12289, 16383, 16385, 24575):
+        many = -(-GLUON.sms * t.odd_elements // cols)
+        few = plan_of(many - 1, cols)[1]
+        assert few.schedule == "tile" and few.slices == few.rows == 1 and few.registers is None
+        for rows in (many, 4096, 1 << 20):
+            problem, plan = plan_of(rows, cols)
+            assert plan.schedule == "odd" and not plan.together
+            assert (plan.block, plan.blocks, plan.warps) == (few.block, few.blocks, few.warps), "the same bits"
+            assert plan.block == 32 * plan.warps and plan.block * plan.blocks >= cols
+            at_once = -(-plan.programs // GLUON.sms)
+            slot = plans.slot_of(plan, problem)
+            assert slot % 64 == 0 and slot >= 63 + plan.block * plan.blocks
+            assert plans.chunks_of(plan, problem) * 256 * plan.warps >= 63 + cols + 7
+            tensors = 1 if residual is None else 2
+            assert at_once * (2 * tensors * plan.stages * slot + 1024) <= GLUON.shared
+            assert at_once * plan.warps * 32 * plan.registers <= GLUON.registers
+            assert plan.programs <= rows
+            columns = (3 if centred and not plans.has_pairs(plan, problem) else 2) * plan.blocks
+            assert columns < plan.registers <= 255
+    assert plan_of(4096, 1279)[1].schedule == plan_of(4096, 1279, H200)[1].schedule == "tile"
+    assert plan_of(4096, 4099, H200)[1].schedule == "tile", "without Gluon"
+    small = replace(GLUON, shared=100 << 10)
+    assert plan_of(4096, 24575, small)[1].schedule == "tile", "no room"
+    assert plan_of(4096, 12287, small)[1].schedule == ("odd" if residual is None else "tile")
+    assert plan_of(4096, 4098, align=2)[1].schedule == "tile"
+    wider = {"residual": torch.float32, "sum": torch.float32}
+    others = (wider, {"y": torch.float32}, {"quantized": "static"}, {"per_lane": True, "lanes": 2})
+    assert "odd" not in {plan_of(4096, 4099, **changes)[1].schedule for changes in others}
+    assert plan_of(4096, 4099, lanes=3, weight=torch.float32)[1].schedule == "odd"
+    assert not plans.has_pairs(*reversed(plan_of(4096, 12287, weight=torch.float32)))
+
+
+@norms
+def test_rows_that_fill_a_warp_are_put_together_where_they_are_short_or_many(centred):
+    def rows_of(rows, cols, residual=None):
+        plan = forward_plans.forward_plan(problem_of(rows, cols, residual=residual), CLUSTERED, centred, 8)
+        assert plan.block < 256 or plan.rows <= plan.warps, "a row that fills a warp has one of its own"
+        return plan.rows
+
+    with_residual = {rows: rows_of(rows, 312, residual=torch.bfloat16) for rows in (64, 128, 3153)}
+    assert centred or with_residual == {64: 1, 128: 2, 3153: 16}
+    assert rows_of(3153, 512) > 1 and rows_of(3153, 1024) == 1
+    assert (rows_of(1999, 768), rows_of(2000, 768)) == ((1, 1) if centred else (1, 8))
+
+
+def test_many_whole_rows_both_ways_are_staged_in_shared_memory():
+    plain = replace(problem_of(8192, 4096), quantized="block", group=128)
+
+    def staged(problem, device=GLUON, align=16):
+        by_rows = both_ways.rows_beside_columns(problem, device, False, align)
+        return both_ways.staged_plan(problem, device, by_rows, align)
+
+    plan = staged(plain)
+    assert plan is not None and (plan.schedule, plan.rows, plan.slices) == ("staged", 2, 64)
+    rows, tiles = (plan.stages + 64) * 64, 64 * 64
+    assert plan.programs == rows + tiles, "rows ahead of the tiles, and those of all blocks"
+    assert staged(plain, device=CLUSTERED) is None
+    assert staged(plain, align=4) is None
+    few, ragged, wide = replace(plain, rows=128), replace(plain, rows=8193), replace(plain, cols=16384)
+    others = (few, ragged, wide, replace(plain, cols=4160), replace(plain, lanes=2), replace(plain, group=64))
+    others += (replace(plain, x=torch.float32, y=torch.float32), replace(plain, residual=torch.bfloat16))
+    others += (replace(plain, quantized="mx", group=32), replace(plain, quantized="token", group=1))
+    assert [staged(problem) for problem in others] == [None] * len(others)
