@@ -12,7 +12,8 @@ from torch import Tensor
 import onepass
 from onepass.explain import Explanation
 from onepass.plan import in_force
-from onepass.plan.thresholds import Thresholds, Tile
+from onepass.plan.thresholds import Thresholds
+from onepass.plan.tiles import Tile
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 OPS = ("rms_norm", "layer_norm")

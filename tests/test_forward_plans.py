@@ -8,7 +8,7 @@ import torch
 
 from onepass.plan import backward_plans, both_ways, forward_plans, in_force, plans
 from onepass.plan.device import INTERPRETER
-from onepass.plan.thresholds import Tile
+from onepass.plan.tiles import Tile
 from planning import (
     ALIGNS,
     ALONE,

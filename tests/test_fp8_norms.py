@@ -13,7 +13,7 @@ from cases import FORWARD_SLICES, planned
 from onepass import Fp8, reference
 from onepass.fp8 import definition
 from onepass.plan import in_force
-from onepass.plan.thresholds import Tile
+from onepass.plan.tiles import Tile
 from onepass.spec import Norm
 
 #: (rows, columns) for each schedule.

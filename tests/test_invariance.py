@@ -7,7 +7,7 @@ import torch
 
 from cases import BF16, F32, OPS, SCHEDULES, SHAPES, Case, assert_planned, call, explained, inputs_of, planned, random
 from onepass.plan import in_force
-from onepass.plan.thresholds import Tile
+from onepass.plan.tiles import Tile
 from oracle import computed
 
 

@@ -6,7 +6,7 @@ import torch
 from cases import BF16, F16
 from onepass.forward import Forward
 from onepass.plan import in_force
-from onepass.plan.thresholds import Tile
+from onepass.plan.tiles import Tile
 from onepass.spec import Norm, Problem
 
 EPS = 1e-6

@@ -21,7 +21,7 @@ from onepass.plan.candidates import backward_candidates, forward_candidates
 from onepass.plan.device import INTERPRETER, Device
 from onepass.plan.plans import Choice
 from onepass.plan.table import Entry
-from onepass.plan.thresholds import Tile
+from onepass.plan.tiles import Tile
 from onepass.spec import Problem
 from oracle import assert_results
 from planning import held_by_a_thread, of_one_program, order_of_sums
@@ -94,7 +94,7 @@ import sys
 from dataclasses import replace
 from onepass.plan import table
 from onepass.plan.table import Entry
-from onepass.plan.thresholds import Tile
+from onepass.plan.tiles import Tile
 entry = Entry("x" * 300, "tile", Tile(512, 2, 1), 1.5, 2.0, 7)
 for number in range(200):
     table.keep("a gpu", replace(entry, signature=f"{sys.argv[1]} {number} {entry.signature}"))

@@ -7,7 +7,7 @@ import torch
 
 from cases import BF16, F16, F32, OPS, Case, explained, inputs_of
 from onepass.plan import in_force
-from onepass.plan.thresholds import Tile
+from onepass.plan.tiles import Tile
 from oracle import assert_results, computed
 
 #: In blocks of eight columns some lie inside every row; one of 64 has a row's beginning and its end.

@@ -18,7 +18,7 @@ from onepass.plan.plans import (
     stream_plan,
     tiles_of,
 )
-from onepass.plan.thresholds import Tile
+from onepass.plan.tiles import Tile
 from onepass.plan.tuned import tuned_choice
 from onepass.plan.turns import reach, takes_turns
 from onepass.spec import Problem

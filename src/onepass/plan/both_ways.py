@@ -8,7 +8,7 @@ from onepass.plan.device import Device
 from onepass.plan.forward_plans import forward_plan
 from onepass.plan.in_force import thresholds
 from onepass.plan.plans import Plan, cdiv, itemsize, power_of_two, stream_plan
-from onepass.plan.thresholds import Tile
+from onepass.plan.tiles import Tile
 from onepass.spec import Problem
 
 #: Rows of a tile of the transpose, as kernels/columnwise.py has them; rows of a program, and columns of one for each

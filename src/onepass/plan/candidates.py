@@ -14,7 +14,7 @@ from onepass.plan.device import Device
 from onepass.plan.forward_plans import forward_choice
 from onepass.plan.in_force import thresholds
 from onepass.plan.plans import Choice, power_of_two
-from onepass.plan.thresholds import Tile
+from onepass.plan.tiles import Tile
 from onepass.plan.turns import reach, takes_turns
 from onepass.spec import Problem
 

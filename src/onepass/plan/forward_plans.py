@@ -28,7 +28,7 @@ from onepass.plan.plans import (
     tiles_of,
     vector_of,
 )
-from onepass.plan.thresholds import Tile
+from onepass.plan.tiles import Tile
 from onepass.plan.tuned import tuned_choice
 from onepass.spec import Problem
 
@@ -173,14 +173,9 @@ def _shared(problem: Problem, device: Device, plan: Plan, align: int) -> Plan:
     # The compiler must lay a row out by vectors of a known width: tensors of other widths may change it. Groups of
     # columns would have to lie in one program, and two launches to agree on what the first leaves in the L2.
     sizes = {dtype.itemsize for dtype in (problem.x, problem.y, problem.weight, problem.residual, problem.sum) if dtype}
-    if (
-        align < 16 // problem.x.itemsize
-        or len(sizes) > 1
-        or problem.group > 1
-        or problem.quantized in ("tensor", "amax")
-    ):
+    if len(sizes) > 1 or problem.group > 1 or problem.quantized in ("tensor", "amax"):
         return plan
-    vector = min(vector_of(problem, align), plan.block // (32 * plan.warps))
+    vector = min(align, vector_of(problem, align), plan.block // (32 * plan.warps))
     return replace(
         plan, block=plan.block // CLUSTER, warps=plan.warps // CLUSTER, programs=plan.programs * CLUSTER,
         slices=CLUSTER, unit=32 * vector,

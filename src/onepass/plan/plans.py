@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from onepass.plan import in_force
-from onepass.plan.thresholds import Tile
+from onepass.plan.tiles import Tile
 from onepass.spec import Problem
 
 

@@ -15,7 +15,7 @@ from functools import cache
 from importlib.resources import files
 
 from onepass.plan.cache import cache_directory
-from onepass.plan.thresholds import Tile
+from onepass.plan.tiles import Tile
 
 #: Entries of another format are passed over, and those of schedules that there are not.
 FORMAT = 1

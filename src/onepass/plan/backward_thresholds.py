@@ -1,0 +1,269 @@
+"""Where a backward's schedule ends and the next begins, and which tile serves which width."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onepass.plan.tiles import Tile
+
+
+@dataclass(frozen=True)
+class BackwardThresholds:
+    #: Backward: the tile's rows times columns is also the size of dW's accumulator in registers. One warp where it can
+    #: hold the row: it waits for no other. At 20,000 x 64 6.9 us with four warps against 7.7 with eight, LayerNorm 8.6
+    #: against 10.0; at 16 columns 4.5 with 32 rows a program against 5.2 with 16. Narrow blocks reach less far beyond a
+    #: row: 44.8 us against 50.9 in one of 128 columns at 300,000 x 80, 6.9 against 8.2 at 10,000.
+    backward_tiles: tuple[Tile, ...] = (
+        Tile(16, 32, 2, 8, 4),
+        Tile(24, 16, 2, 8, 3, block=16),
+        Tile(32, 16, 2, 8, 4),
+        Tile(64, 32, 4, 2, 4),
+        Tile(96, 16, 4, 4, 3, block=32),
+        Tile(128, 4, 1, 8, 4),
+        Tile(224, 4, 1, 8, 3, block=256),
+        Tile(256, 2, 1, 8, 4),
+        Tile(384, 2, 1, 8, 3, block=128),
+        Tile(512, 4, 2, 4, 4),
+        Tile(768, 1, 1, 8, 3, block=256),
+        Tile(1024, 2, 2, 4, 3),
+        Tile(1280, 1, 2, 4, 4, block=512),
+        Tile(2400, 1, 2, 4, 3, block=512),
+        Tile(3072, 2, 4, 2, 3, block=1024),
+        Tile(3840, 1, 4, 2, 3, block=1024),
+        Tile(4096, 2, 8, 1, 3),
+        Tile(5120, 1, 4, 2, 3, block=1024),
+        Tile(6144, 1, 8, 1, 4, block=2048),
+        Tile(8192, 1, 16, 1, 3),
+        Tile(16384, 1, 8, 1, 3, block=2048),
+    )
+    #: With a residual, whose gradient arrives beside, fewer rows a program or a stage less leave room for a third one:
+    #: 71.8 us against 77.6 at 13,981 x 2,400, 18.9 against 20.8 at 2,500; 7.3 against 8.1 at 2,500 x 512; 2 to 3 % at
+    #: 1,280, 2,688, 3,072 and 6,144 columns, where RMSNorm alone is slower by as much and more. In narrower blocks 134
+    #: us against 122 at 14,204 x 4,224, 28 against 25.6 at 2,000 x 4,480.
+    summed_backward_tiles: tuple[Tile, ...] = (
+        *backward_tiles[:4],
+        Tile(96, 16, 8, 2, 4, block=128),
+        *backward_tiles[5:9],
+        Tile(512, 2, 2, 4, 4),
+        *backward_tiles[10:12],
+        Tile(2048, 1, 2, 4, 3, block=512),
+        Tile(2560, 1, 4, 2, 3, block=512),
+        Tile(3072, 1, 4, 2, 3, block=1024),
+        *backward_tiles[15:17],
+        Tile(5120, 1, 4, 2, 3, block=1024, narrows=False),
+        Tile(6144, 1, 8, 1, 3, block=2048),
+        *backward_tiles[19:],
+    )
+    #: LayerNorm's accumulates dB too. With 16 warps it spills at 8,192 columns: 262 us against 203 with 8, at 16,384
+    #: rows. One stage more hides its second sum: 198 us against 205 at 4,096 columns, 300 against 334 at 6,144. From
+    #: 3,073 columns on one row in four warps, in blocks that stay as wide: 107 us against 113 by two in eight at 18,472
+    #: x 3,248, 11.2 against 11.7 at 600 x 3,080, but 30.7 against 30.1 at 4,000 x 3,712.
+    centred_backward_tiles: tuple[Tile, ...] = (
+        *backward_tiles[:3],
+        Tile(48, 16, 2, 4, 4, block=32),
+        *backward_tiles[3:5],
+        Tile(128, 16, 4, 2, 4, block=64),
+        *backward_tiles[6:8],
+        Tile(336, 2, 1, 8, 4, block=128),
+        Tile(384, 2, 1, 8, 4, block=256),
+        Tile(504, 1, 1, 8, 4, block=128),
+        Tile(512, 4, 2, 4, 3),
+        Tile(639, 1, 1, 8, 3, block=256),
+        Tile(896, 2, 2, 4, 4, block=512),
+        *backward_tiles[11:15],
+        Tile(3840, 1, 4, 2, 3, block=1024, narrows=False),
+        Tile(4096, 2, 8, 1, 4),
+        Tile(5120, 1, 4, 2, 3, block=1024),
+        Tile(6144, 1, 8, 1, 4, block=2048),
+        Tile(16384, 1, 8, 1, 3, block=2048),
+    )
+    #: LayerNorm's from so many columns on, with fewer rows than these, in more, smaller programs: 4.3 us against 5.7 at
+    #: 284 x 128, 7.3 against 8.6 at 4,548, 11.3 against 11.6 at 20,000; but 18.7 against 18.2 at 50,000.
+    centred_backward_short: tuple[int, int] = (65, 32768)
+    centred_backward_short_tile: Tile = backward_tiles[5]
+    #: Of rows at odd addresses, by columns of any dtype. In pieces of 2 bytes: 42 us against 52 at 4,093 x 4,099. Short
+    #: ones in narrow blocks, and many programs, which hide each other's waiting: 64 us against 138 at 528,970 x 41,
+    #: LayerNorm 73 against 181. LayerNorm's sums leave less room for warps.
+    odd_backward_tiles: tuple[Tile, ...] = (
+        Tile(48, 8, 2, 16, 2, block=16),
+        Tile(128, 8, 2, 8, 3, block=16),
+        Tile(320, 4, 2, 8, 3, block=32),
+        Tile(512, 2, 2, 8, 3, block=128),
+        Tile(1280, 1, 2, 8, 3, block=256),
+        Tile(2400, 1, 4, 4, 3, block=256),
+        Tile(5120, 1, 8, 2, 2, block=1024),
+        Tile(16384, 1, 8, 1, 2, block=2048),
+    )
+    odd_centred_backward_tiles: tuple[Tile, ...] = (*odd_backward_tiles[:-2], Tile(5120, 1, 4, 2, 3, block=512))
+    #: In pieces of 8 bytes, from so many columns on: 25 us against 35 at 300,000 x 36, LayerNorm 28 against 35; 42
+    #: against 61 at 68 columns, LayerNorm 47 against 66, 6.9 against 8.5 at 10,000; 44 against 53 at 38 of fp32.
+    eights_from: int = 17
+    eights_backward_tiles: tuple[Tile, ...] = (
+        Tile(48, 16, 2, 8, 3, block=16),
+        Tile(64, 16, 4, 4, 4, block=32),
+        Tile(96, 16, 4, 4, 3, block=32),
+    )
+    #: In pieces of 4 bytes; between the last two, as rows that begin on 16 bytes. Short ones, without a residual, are
+    #: not asked for ahead, element by element: 39 us against 44 at 300,000 x 54, 21.4 against 23.9 at 22 columns.
+    half_odd_short_tile: Tile = Tile(64, 32, 2, 16, 1, block=16)
+    #: LayerNorm's of fp32: 44 us against 57 at 300,000 x 33, 4.8 against 6.7 at 1,000, but 8.0 against 7.8 at 10,000.
+    odd_centred_wide_short_tile: Tile = Tile(48, 8, 2, 16, 1, block=16)
+    half_odd_backward_tiles: tuple[Tile, ...] = (
+        Tile(48, 32, 2, 16, 3, block=16),
+        Tile(192, 4, 1, 8, 3, block=16),
+        Tile(512, 2, 1, 8, 3, block=64),
+    )
+    half_odd_wide_backward_tile: Tile = Tile(5120, 1, 4, 2, 3, block=512)
+    half_odd_wide_from: int = 3073
+    #: Dense rows of so many bytes and more, which could be loaded in pieces of 4 bytes at the most, are taken in turns
+    #: (kernels/turns.py): 106 us against 136 at 16,384 x 4,099, LayerNorm 115 against 175, with a residual 145 against
+    #: 403 at 14,637 rows; 90 against 92 at 412,371 x 97, LayerNorm 96 against 100, but 98 against 94 at 493,827 x 81.
+    #: With a residual 113 against 196 there, 146 against 210 at 816,326 x 49, but 157 against 143 at 975,609 x 41. By
+    #: the columns with what may come before them. Shorter ones in narrow blocks of many rows, which reach less far
+    #: beyond them; but those that fill two blocks of 32, or one, in turns too, by bytes of an element and columns: 45
+    #: us against 49 at 300,000 x 51, LayerNorm 47 against 57; in fp32 36 against 125 at 25 columns, LayerNorm 37
+    #: against 138, and 5.4 against 8.5 at 10,000 x 9.
+    turns_from_bytes: int = 194
+    summed_turns_from_bytes: int = 98
+    turns_short: tuple[tuple[int, int, int], ...] = ((2, 9, 25), (2, 49, 57), (4, 5, 29))
+    turns_tiles: tuple[Tile, ...] = (
+        Tile(64, 8, 2, 8, 3, block=32),
+        Tile(224, 8, 2, 4, 3, block=32),
+        Tile(400, 8, 4, 2, 4, block=64),
+        Tile(1030, 1, 1, 8, 4, block=128),
+        Tile(2304, 1, 2, 4, 4, block=256),
+        Tile(3840, 1, 4, 2, 4, block=512),
+        Tile(4608, 1, 4, 2, 3, block=512),
+        Tile(7168, 1, 4, 2, 3, block=1024),
+        Tile(16391, 1, 8, 1, 3, block=2048),
+    )
+    #: From so many columns to so many, fewer rows than these have a tile of their own. Short ones a warp each: 5.2 us
+    #: against 7.6 at 425 x 369, LayerNorm 12.8 against 16.1 at 8,000; 19.0 against 18.5 at 20,000 x 301, 9.0 against
+    #: 8.4 at 5,000 x 175; the shortest do not gain, 5.8 against 5.5 at 3,000 x 49 with a residual. Others fewer
+    #: programs, whose partials are soon summed: 10.4 us against 11.7 at 2,500 x 1,001, LayerNorm 11.9 against 13.7,
+    #: with a residual 13.3 against 16.8, and 10.2 against 12.2 at 1,661 x 675; but 10.4 against 10.0 at 4,000 x 433.
+    turns_few: tuple[tuple[int, int, int, Tile], ...] = (
+        (65, 224, 4096, turns_tiles[3]),
+        (225, 400, 16384, turns_tiles[3]),
+        (601, 1030, 4096, turns_tiles[4]),
+    )
+    summed_turns_few: tuple[tuple[int, int, int, Tile], ...] = (*turns_few[:-1], (401, 1030, 4096, turns_tiles[4]))
+    #: LayerNorm's wider ones with twice the warps: 121 us against 131 at 11,997 x 5,001.
+    centred_turns_tiles: tuple[Tile, ...] = (*turns_tiles[:-2], Tile(6144, 1, 8, 1, 4, block=1024), turns_tiles[-1])
+    #: LayerNorm's that are wider would leave more partials than `partials_bytes`, or too few programs: 176 us in slices
+    #: against 191 with as many programs as may be at 8,192 x 12,288, and 162 with 13 MB of partials.
+    centred_backward_most: int = 8192
+    #: What a program may hold of a row: x, dy, weight, and dW and dB in fp32, of the 256 KiB of an SM's registers.
+    backward_row_bytes: int = 180 << 10
+    backward_slice: Tile = Tile(2048, 1, 2, 4, 3)
+    #: Loads of 2 bytes wait in registers, not in shared memory: a stage less leaves room for LayerNorm's sums, 56 us
+    #: against 79 at 128 x 51,903. RMSNorm's are level.
+    odd_backward_slice: Tile = Tile(2048, 1, 2, 4, 2)
+    #: Taken in turns (kernels/split_turns.py), by the columns up to which a slice serves: 154 us against 193 at 4,096 x
+    #: 20,001, 127 against 166 at 2,048 x 32,769, 254 against 331 at 65,537 columns, with a residual 182 against 261,
+    #: 154 against 225 and 303 against 430; 56.5 against 59 at 89 x 111,055. LayerNorm 176 against 220 at 20,001
+    #: columns, 201 against 251 at 8,192 x 12,001, 118 against 127 at 1,000 x 40,001, but 280 against 272 at 47,001
+    #: columns and 474 against 416 at 65,537. In fp32 3 to 15 % less at 2,048 rows; 300 of LayerNorm's are 2 % slower,
+    #: and 6 % at 20,002 columns of bf16. RMSNorm alone has a ring instead, where there is Gluon.
+    turns_shared: tuple[tuple[int, Tile], ...] = (
+        (24576, Tile(1024, 1, 1, 8, 3)),
+        (49152, Tile(1024, 1, 2, 8, 3)),
+        (1 << 31, Tile(2048, 1, 2, 4, 3)),
+    )
+    centred_turns_shared: tuple[tuple[int, Tile], ...] = ((40960, Tile(1024, 1, 1, 8, 3)),)
+    #: With a residual so many columns of 16 bits are the most that one program takes: in turns 210 us against 244 at
+    #: 8,192 x 12,001, 48.3 against 50.2 at 2,048 x 8,193; others 143 against 164 at 8,192 x 8,704, 170 against 199 at
+    #: 10,368 columns, 194 against 199 at 12,288, 19 against 21 at 600 x 8,704; but 12.7 against 11.8 at 300.
+    summed_backward_most: int = 8192
+    #: LayerNorm's sums leave room for eight warps an SM, and one that has a slice for itself waits for no other: 229 us
+    #: against 249 at 8,192 x 16,384, 489 against 506 at 4,096 x 65,536, but 575 against 555 at 2,048 x 131,072.
+    centred_backward_slice: Tile = Tile(1024, 1, 1, 8, 3)
+    #: It serves rows with a residual up to so many columns: 134 us against 136 at 4,096 x 16,384, 28.5 against 29.9 at
+    #: 600; level at 20,480 and 32,768, but 535 against 506 at 65,536.
+    summed_narrow_most: int = 16384
+    #: With more slices than these, a program waits for so many others that twice the warps pay, at half the elements
+    #: each: 907 us against 960 at 2,048 x 262,144. It is the same at 64 slices, and worse at 32 (502 against 438).
+    #: LayerNorm was not tried.
+    many_slices: int = 64
+    backward_slice_of_many: Tile = Tile(2048, 1, 4, 4, 4)
+
+    #: RMSNorm's of so many columns and more that begin on 16 bytes wait in shared memory (kernels/ring.py), in the
+    #: first of these slices of which a row has no more than `many_slices`: 768 us against 856 at 8,192 x 65,536, 781
+    #: against 878 at 4,096 x 131,072, 784 against 896 at 2,048 x 262,144, 197 against 206 held at 8,192 x 16,384, 106
+    #: against 127 at 8,448 columns, 19.3 against 20.3 at 600 x 12,288. One warp waits for no other, but four times
+    #: as many slices take 950 us at 262,144 columns. With a residual, whose gradient arrives beside, 288 against 259.
+    #: Dense ones at odd addresses in turns: 138 us against 155 by programs that share them at 4,096 x 20,001, 443
+    #: against 555 at 2,048 x 131,074, 908 against 1,583 at 262,145 columns, 212 against 251 held at 8,192 x 16,001, 203
+    #: against 238 at 8,192 x 8,001 in fp32, 53 against 56 at 89 x 111,055; but 18.6 against 17.8 at 600 x 8,193.
+    #: Copies of 16 bytes by eight threads touch five sectors of 32 bytes where four have them, if rows begin in the
+    #: middle of one. So programs that share rows take them in turns by sectors, unless so few groups of these are left
+    #: that they are a smaller share of what could be: in a ring 130 us against 138 at 4,096 x 20,001, 127 against 135
+    #: at 20,008 columns, 422 against 446 at 2,048 x 131,074, 194 against 203 at 8,192 x 8,001 in fp32; but 268 against
+    #: 243 at 2,048 x 65,537, which have sixteen groups for 24. From registers LayerNorm's 171 against 177 at 4,096 x
+    #: 20,001, with a residual 148 against 155 at 2,048 x 32,769.
+    sector_share: float = 0.9
+    ring_from: int = 8193
+    rings: tuple[Tile, ...] = (Tile(1024, 1, 1, 16, 3), Tile(2048, 1, 2, 8, 3), Tile(4096, 1, 4, 4, 3))
+
+    #: Up to so many rows, programs for dx and programs for dW read the same rows in one launch, and there are no
+    #: partials to sum: 3.3 us against 5.9 at 128 x 4,096, 2.1 against 5.5 at 1 x 8,192. From 1,024 rows on the
+    #: second reading costs more than the second launch.
+    few_rows_of_any_width: int = 256
+    few_row: Tile = Tile(16384, 1, 8, block=2048)
+    #: More than `few_wide_rows` that are loaded in pieces of 2 bytes: 10.1 us against 12.1 at 90 x 12,779, 6.1 against
+    #: 7.2 at 200 x 4,099, 3.3 against 5.3 at 200 x 301. LayerNorm's fewer are slower so, 3.5 against 3.0 at 20 x 4,099.
+    few_odd_row: Tile = Tile(16384, 1, 16, block=1024)
+    #: And RMSNorm's of these are few up to so many, with so many elements in all: 4.8 us against 6.0 at 339 x 697, with
+    #: a residual 4.9 against 8.8; but 6.1 against 5.2 at 500 x 301. LayerNorm's are level or slower.
+    few_odd_rows: int = 384
+    few_odd_elements: int = 1 << 19
+    #: Wider rows, where programs would share each: 7.6 us against 12.6 at 5 x 20,480, 5.9 against 11.4 at 5 x 12,160 in
+    #: fp32. It is level at 100 rows, and 47 against 29 at 256 x 32,768.
+    few_wide_rows: int = 64
+    few_wide_row: Tile = Tile(32768, 1, 16, block=2048)
+    #: Where eight programs can form a cluster and share a row, so much of it each, rows of so many columns of 16 bits
+    #: and more are few up to so many: 2.6 us against 3.9 at 1 x 16,384, 13.2 against 18.0 at 128 x 32,768, 4.7 against
+    #: 17.2 at 2 x 40,505 in fp32; level at 128 x 65,536, 28 against 25 at 256 x 32,768. The widest are few up to so
+    #: many elements, for RMSNorm alone, with a residual, and for LayerNorm: 12.1 us against 21.9 at 23 x 101,504, with
+    #: a residual 12.8 against 21.6, LayerNorm 13.3 against 37.3; 23.5 against 25.1 at 64 x 90,112, but 42 against 32 at
+    #: 56 x 131,072.
+    few_slice: Tile = Tile(16384, 1, 4, block=1024)
+    few_shared_rows: tuple[tuple[int, int], ...] = ((16384, 128), (8192, 16))
+    few_widest_from: int = 65537
+    few_widest_elements: tuple[int, int, int] = (11 << 19, 15 << 18, 8 << 20)
+    #: And up to so many, if a row has so many columns for each of them, and all together have no more elements: 5.7 us
+    #: against 8.1 at 281 x 4,096, LayerNorm 15.4 against 21.2 at 281 x 12,544, 10.1 against 11.7 at 500 x 4,096; level
+    #: at 500 x 8,192, and 27 against 20 at 500 x 12,544.
+    few_rows: int = 512
+    few_columns_a_row: int = 5
+    few_elements: int = 1 << 22
+    #: Those that could be taken in turns up to so many rows x rows x columns: 11.1 us against 9.4 at 500 x 3,001, 23.9
+    #: against 17.0 at 300 x 12,001, with a residual 25.3 against 20.6, LayerNorm 27.3 against 22.7; but 7.7 against 8.9
+    #: at 400 x 3,001, 10.4 against 13.3 at 300 x 6,001, 11.1 against 14.1 at 260 x 8,193.
+    few_in_turns: int = 600 << 20
+    #: Columns of a program for dW, and rows at a time, for up to so many rows: 4.6 us against 12.1 at 1 x 101,632, 5.3
+    #: against 7.9 at 16 x 65,536, LayerNorm 8.5 against 13.9 at 24 x 65,536, 2.1 against 2.5 at 4 x 4,096. The first
+    #: also where a row has so many columns for each: 11.3 us against 14.9 at 40 x 66,560, LayerNorm 12.3 against 18.9,
+    #: 10.1 against 12.6 at 40 x 40,961; 13.0 against 12.5 at 56 x 57,344.
+    few_columns: tuple[tuple[int, Tile], ...] = ((24, Tile(256, 1, 8)), (512, Tile(32, 16, 8)))
+    few_columns_each: int = 1024
+
+    #: Column sums for dW in the stream schedule.
+    stream_affine: Tile = Tile(256, 8, 4, 4, 1)
+
+    #: Of the programs that could walk, this share at least must, so that their partials are a power of two: with 128 on
+    #: 132 SMs 30.8 us against 31.3 at 4,096 x 4,096, with 1,024 of 1,056 17.8 against 18.3 at 32,768 x 256, level at
+    #: 32,768 x 4,096.
+    walking_share: float = 0.95
+    #: Partials of dW and dB are no more than so many bytes, or such a part of x if that is more.
+    partials_bytes: int = 8 << 20
+    partials_of_x: int = 50
+    #: The sum of partials: tiles of so many elements, all of which are loaded at once, and as narrow as gives about
+    #: this many programs, because few columns must still fill the GPU (8 columns a tile: 20.0 us against 23.4 for the
+    #: whole backward of 32,768 x 256).
+    partials_elements: int = 8192
+    partials_programs: int = 128
+    partials_blocks: tuple[int, int] = (8, 32)
+    #: For one of dW and dB, and for both, which are summed at once: with four warps 31.3 us against 31.6 at 4,096 x
+    #: 4,096, but LayerNorm's 33.3 against 33.1.
+    partials_warps: tuple[int, int] = (4, 8)

@@ -1,0 +1,310 @@
+"""Where a forward's schedule ends and the next begins, and which tile serves which width."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onepass.plan.tiles import Tile
+
+
+@dataclass(frozen=True)
+class ForwardThresholds:
+    #: From this many rows on, a tile of several rows is the full one of the tables below: one short row is too little
+    #: work for a program (Liger's PR #1238 found 40 to 80 % there). With fewer rows it is the smallest tile that gives
+    #: each thread one vector, which spreads a small problem over more SMs; but two, four, up to 16 of these together,
+    #: as long as there would be more programs than so many, and one has no more elements than so many: LayerNorm of 849
+    #: x 128 1.98 us in 54 programs against 2.18 in 14, of 3,000 x 256 2.6 in 94 against 2.75 in 188.
+    block_row_min_rows: int = 4096
+    small_programs: int = 64
+    small_elements: int = 8192
+    small_warps: int = 16
+    #: Rows that fill a warp each are put together too: RMSNorm's of so many bytes, however many there are, and of half
+    #: as many again from so many rows on; LayerNorm's of 16 bits and so many bytes from so many rows on. With a
+    #: residual 3.7 us against 4.2 at 3,153 x 264, 3.8 against 4.0 at 312 columns; RMSNorm 3.2 against 3.8 at 3,153 x
+    #: 432, 3.4 against 3.5 at 2,000 x 768, but 2.8 against 2.5 at 1,000 x 640; in fp32 2.8 against 3.5 at 3,153 x 136;
+    #: LayerNorm 3.9 against 4.6 at 4,000 x 512, but 2.3 against 2.2 at 500, and 5.2 against 4.8 at 384 in fp32.
+    short_bytes: int = 1024
+    short_rows: int = 2000
+
+    #: RMSNorm forward: a program for each tile, which the GPU hands out better than they walk. Blocks are as narrow as
+    #: keeps every thread loading 16 bytes, so that little of the last one is beyond the row.
+    forward_tiles: tuple[Tile, ...] = (
+        Tile(32, 64, 4, block=32),
+        Tile(96, 16, 2, block=32),
+        Tile(192, 16, 4, block=64),
+        Tile(384, 16, 4, block=128),
+        Tile(504, 8, 4, block=256),
+        Tile(512, 4, 4, block=128),
+        Tile(1024, 8, 4, block=256),
+        Tile(1536, 2, 2, block=256),
+        Tile(3072, 1, 4, block=1024),
+        Tile(4096, 1, 8, block=2048),
+        Tile(5120, 1, 4, block=1024),
+        Tile(16384, 1, 8, block=2048),
+    )
+    #: Of nothing but x, of 16 bits, from so many columns on with fewer warps, so that more rows are on an SM at once:
+    #: 5.0 us against 5.5 at 2,093 x 1,600, 8.2 against 8.6 at 4,096 rows, 50.2 against 52.4 at 32,768; 5.2 against 5.6
+    #: at 2,093 x 1,792, but 3.8 against 3.7 at 1,000. Up to 3,072 columns it is 7 to 11 % at 2,093 rows too, and level
+    #: for more; but so many elements a thread are kept packed, which inductor cannot follow: a compiled call would go
+    #: through an op of PyTorch's. With a residual it is slower.
+    short_plain_from: int = 1537
+    short_plain_tile: Tile = Tile(1792, 1, 2, block=256)
+    #: With a weight that is wider than x, fewer warps to read it: 63.8 us against 68.6 at 16,384 x 4,096, 9.3 against
+    #: 10.2 at 2,000 rows. It is level at 2,048 and at 8,192 columns.
+    wider_weight_from: int = 3073
+    wider_weight_tile: Tile = Tile(4096, 1, 4, block=1024)
+    #: What is held in fp32, a sum with the residual for instance, counts as twice the columns. Up to these it is a tile
+    #: still: level with a walk for many rows, and 5.1 us against 6.0 at 13 x 11,712.
+    wide_forward_tile: Tile = Tile(32768, 1, 16, block=2048)
+    #: With an FP8 output there is more to do for each value, and less to write: fewer warps, which wait less for each
+    #: other. With a given scale 94 us against 113 with eight at 32,768 x 4,096, and 49 at 8,192 x 8,192.
+    quantized_tiles: tuple[Tile, ...] = (
+        Tile(4096, 1, 4),
+        Tile(8192, 1, 4, block=4096),
+        Tile(16384, 1, 8, block=1024),
+    )
+    #: Where nothing but amax is found, in the first of the tensor's two launches: 158 us against 162 for both at
+    #: 32,768 x 4,096, and 83 against 87 at 8,192 x 8,192.
+    amax_tiles: tuple[Tile, ...] = (
+        Tile(4096, 1, 2),
+        Tile(6144, 1, 4, block=4096),
+        Tile(8192, 1, 4),
+        Tile(16384, 1, 8, block=1024),
+    )
+    #: The same where amax is found on the way: 101 us against 104 with four warps, and 52 against 54.
+    merged_tiles: tuple[Tile, ...] = (
+        Tile(4096, 1, 2, block=2048),
+        Tile(8192, 1, 2, block=2048),
+        Tile(16384, 1, 8, block=1024),
+    )
+    #: Where a row has a scale of its own: 93 us against 95 with four warps, and 52 with four (50 with two, but then 83
+    #: against 77 both ways).
+    row_scaled_tiles: tuple[Tile, ...] = (Tile(4096, 1, 2), Tile(8192, 1, 4), Tile(16384, 1, 8, block=1024))
+    #: Where columns share scales, wide blocks, which leave more of each group in a thread: 95 us against 101 with four
+    #: warps, and 52 against 54 with blocks of 4,096.
+    grouped_tiles: tuple[Tile, ...] = (Tile(4096, 1, 2), Tile(8192, 1, 4), Tile(16384, 1, 8, block=4096))
+    quantized_from: int = 3073
+    #: From so many columns on, LayerNorm's from more, and with more elements than so many for each SM, weight and bias
+    #: are asked for before the row: 9.8 us against 10.6 at 2,000 x 4,096, LayerNorm 10.3 against 11.3, a scale a row
+    #: 8.9 against 11.0; at 16,384 rows 63.9 against 64.5 and 64.4 against 65.4, a scale a row 51.3 against 53.6 at
+    #: 8,192 x 8,192. Fewer are slower so, 256 x 231 2.3 us against 1.8, and short rows by up to 3 %. LayerNorm's that
+    #: are loaded element by element are 3 to 9 % slower, however many; with a residual and a given scale it is 1 %.
+    affine_first_columns: tuple[int, int] = (1024, 1536)
+    affine_first_elements: int = 20480
+    #: Where they are asked for late from so many programs for each SM on, fewer ask for them first too: LayerNorm of
+    #: 1,000 x 8,704 12.1 us against 12.4, 2,000 x 3,080 9.0 against 9.9 late. Wider ones, which are late soon, do not:
+    #: 12.8 against 13.6 at 200 x 32,768, RMSNorm 6.4 against 6.8 at 100 x 33,896.
+    affine_first_late: int = 16
+    #: LayerNorm forward: its second sum waits for its first, so fewer warps, which then wait for fewer others. Where a
+    #: thread has much to hold, weight and bias are asked for late, so that more rows are there at once: 97 us against
+    #: 114 at 8,192 x 12,288, 129 against 136 at 16,384 columns. Few rows are all there anyway, and would wait longer:
+    #: 7.3 us against 5.9 at 133 x 16,384, 12.4 against 10.3 at 800 x 8,448. RMSNorm, without a bias, does not gain.
+    #: From 129 columns on narrow blocks reach less far beyond the row: 62 us against 85 at 441,176 x 136, 58 against 62
+    #: at 277,777 x 216, 3.2 against 4.1 at 8,000 x 136; but 2.3 against 1.95 at 300 x 216. Of the widest, blocks do not
+    #: get narrower: 7.4 against 8.2 at 371 x 12,416, 7.1 against 8.5 at 371 x 6,208 in fp32, 0 to 2 % for many rows.
+    centred_forward_tiles: tuple[Tile, ...] = (
+        Tile(32, 64, 4, block=32),
+        Tile(128, 16, 2, block=32),
+        Tile(192, 16, 4, block=32),
+        Tile(320, 16, 4, block=64),
+        Tile(384, 8, 4, block=128),
+        Tile(504, 16, 8, block=128),
+        Tile(768, 2, 1, block=256),
+        Tile(1024, 1, 1, block=256),
+        Tile(2048, 1, 1, block=256),
+        Tile(3072, 1, 2, block=512),
+        Tile(8192, 1, 4, block=1024),
+        Tile(9216, 1, 8, block=2048, late=16),
+        Tile(16384, 1, 8, block=2048, late=2, narrows=False),
+    )
+    #: Of nothing but x, of 16 bits, from so many columns on up to a tile's: late where rows are very many, and first
+    #: where they are fewer. 62.6 us against 67.1 at 18,000 x 3,584, 56.1 against 59.3 at 3,080 columns, 58.0 against
+    #: 60.7 at 11,160 x 5,376, 58.8 against 61.7 at 9,014 x 6,656; level at 6,144, and 60.5 against 59.1 at 7,324 x
+    #: 8,192. In fp32 they are 2 % slower.
+    late_centred_tiles: tuple[Tile, ...] = (
+        Tile(3584, 1, 4, block=512, late=64),
+        Tile(7680, 1, 4, block=1024, late=32),
+    )
+    late_centred_from: tuple[int, ...] = (3073, 5121)
+    #: Of nothing but x, of 16 bits, whose rows begin on 4 bytes and not on 8, from so many columns on: two elements a
+    #: thread, 65 us against 78 at 32,739 x 2,050, 65 against 80 at 26,195 x 2,562, 65 against 78 at 16,371 x 4,098, 3.9
+    #: against 4.0 at 300 rows.
+    half_odd_centred_from: int = 1793
+    #: From 8,193 columns on 62 against 66 at 7,322 x 8,194, 22 against 31 at 2,000 rows.
+    half_odd_centred_tiles: tuple[Tile, ...] = (
+        Tile(3072, 1, 2, block=128),
+        Tile(5120, 1, 4, block=256),
+        Tile(8192, 1, 4, block=1024),
+        Tile(9216, 1, 8, block=1024, late=2),
+    )
+    #: Wider ones: 160 us against 174 walked at 8,192 x 20,480, 130 against 142 at 4,096 x 32,768, 173 against 192 at
+    #: 40,960 columns, 287 against 304 at 65,536; with a residual 275 against 318 at 8,192 x 16,384; in pieces of 4
+    #: bytes 89 against 186 at 4,096 x 20,002. Weight and bias of a block are asked for before the one in front of it is
+    #: stored, where registers allow: 130 us against 137 at 4,096 x 32,768, 287 against 308 at 65,536 columns, 15.0
+    #: against 18.1 at 300 x 32,768. Of a sum with a residual, held in fp32, it is 153 against 139 at 4,096 x 16,384.
+    #: Narrower blocks are slower but for the first: 12.7 us against 14.7 at 300 x 24,832, 61.3 against 63.0 at 2,416;
+    #: 23.0 against 26.1 at 300 x 49,408, 69.6 against 74.4 at 1,214; 11.1 against 9.0 at 300 x 16,640.
+    wide_centred_tiles: tuple[Tile, ...] = (
+        Tile(20480, 1, 16, block=4096, late=2, ahead=0),
+        Tile(32768, 1, 16, block=4096, late=2, registers=64, narrows=False),
+        Tile(40960, 1, 16, block=4096, late=0, registers=64, narrows=False),
+        Tile(65536, 1, 32, block=8192, late=0, narrows=False),
+    )
+    #: Of nothing but x, of 16 bits, from so many columns on, both moments are found in one walk while the row comes:
+    #: 278 us against 288 at 4,096 x 65,536, 208 against 215 at 49,152 columns, 172 against 175 at 40,960, 17.4 against
+    #: 18.2 at 133 x 65,536. It is level from 1,536 to 32,768 columns, but 43 against 41 at 8,192 x 5,120.
+    at_once_from: int = 32769
+    #: RMSNorm's of nothing but x, of 16 bits, instead of walked: 15.8 us against 17.4 at 324 x 33,896, 69 against 73 at
+    #: 2,048 rows, 98.6 against 101.6 at 2,048 x 49,152, 65.8 against 68.6 at 4,096 x 16,640, 6.3 against 6.9 at 133 x
+    #: 27,008; but 9.6 against 9.3 at 400 x 16,640, of which a walk has three rows on an SM. In blocks of 2,048, which
+    #: reach less far beyond 16,640 columns, 66.6 and 11.0.
+    plain_tiles: tuple[Tile, ...] = (
+        Tile(20480, 1, 16, block=4096, late=1),
+        Tile(49152, 1, 16, block=4096, late=1, registers=64),
+    )
+    #: And so many columns and more, of fp32 too: 501 us against 517 at 8,192 x 65,536, 225 against 237 at 4,096 x
+    #: 57,344, 14.7 against 16.9 at 133 x 65,536; but 11.8 against 10.0 at 133 x 49,152.
+    wide_plain_from: int = 49153
+    wide_plain_tile: Tile = Tile(65536, 1, 32, block=8192, late=0)
+    #: Rows that begin at odd addresses are loaded in pieces of 2 or 4 bytes, which leaves nothing to win from wide
+    #: blocks: narrow ones reach less far beyond the row (51 us against 103 at 319,566 x 105). By columns of any dtype.
+    #: They are for few rows too, which want more warps: 1.6 us against 2.4 at 600 x 37, and 9.2 against 11.5 at 131,726
+    #: x 35. LayerNorm 2.2 against 3.2 at 3,000 x 29, but 28.0 against 27.4 at 433,893. Where fewer programs than
+    #: `small_programs` would have more rows than warps, each row has one: 1.8 us against 2.1 at 256 x 231 (residual). A
+    #: warp has one row of 129 to 256 columns: with a residual in fp32 5.9 us against 6.9 at 4,648 x 223, RMSNorm alone
+    #: 26.7 against 28.9 at 100,000; but two of LayerNorm's, 21.6 against 23.8 at 100,000 x 131.
+    odd_forward_tiles: tuple[Tile, ...] = (
+        Tile(16, 32, 4, block=16),
+        Tile(32, 16, 2, block=16),
+        Tile(48, 16, 4, block=16),
+        Tile(72, 8, 2, block=16),
+        Tile(128, 8, 4, block=32),
+        Tile(256, 4, 4, block=32),
+        Tile(512, 2, 1, block=64),
+    )
+    #: What is held in fp32, of so many columns and more, one row a warp: with a residual 2.0 us against 2.4 at 222 x
+    #: 325, 7.5 against 8.0 at 4,096 x 511, 116.5 against 121.4 at 100,000; in fp32 149 against 157 at 100,000 x 385. It
+    #: is 5.9 against 5.7 at 4,096 x 325 with a residual, and slower for 261 columns. In 16 bits 40 us against 62.
+    odd_summed_from: int = 321
+    odd_summed_tile: Tile = Tile(512, 1, 1, block=64)
+    odd_centred_forward_tiles: tuple[Tile, ...] = (
+        Tile(40, 32, 4, block=16),
+        Tile(96, 8, 2, block=16),
+        Tile(128, 4, 2, block=16),
+        Tile(256, 8, 4, block=32),
+        odd_forward_tiles[-1],
+    )
+    #: From so many columns of 16 bits on, through shared memory (kernels/odd.py), RMSNorm's and LayerNorm's: 70 us
+    #: against 74 at 16,384 x 4,099, LayerNorm 73 against 86; 72 against 91 at 3,347 x 20,001, 80 against 103; 29
+    #: against 35 at 2,000 x 12,001, 31 against 39; 7.3 against 8.5 at 500 x 8,001. With fewer elements than so many for
+    #: each SM it is tile.py, with a column a thread as here, so that a row's bits are the same: 1 x 20,001 takes 4.0 us
+    #: so, and 5.3 through shared memory, 132 x 8,001 3.9 and 4.5, LayerNorm of 500 x 4,099 5.3 and 6.0.
+    odd_from: int = 1281
+    odd_elements: int = 20480
+    odd_tiles: tuple[Tile, ...] = (
+        Tile(1792, 1, 2, 8, 2, block=64),
+        Tile(3520, 1, 2, 6, 2, block=64),
+        Tile(6144, 1, 4, 3, 2, block=128),
+        Tile(12288, 1, 8, 2, 2, block=256),
+        Tile(24576, 1, 16, 1, 2, block=512),
+    )
+    odd_centred_tiles: tuple[Tile, ...] = (
+        Tile(2112, 1, 2, 8, 2, block=64),
+        Tile(4224, 1, 4, 4, 2, block=128),
+        Tile(6144, 1, 4, 3, 2, block=128),
+        Tile(12288, 1, 8, 2, 2, block=256),
+        Tile(16384, 1, 8, 1, 2, block=256),
+        Tile(24576, 1, 16, 1, 2, block=512),
+    )
+    #: RMSNorm has a third more programs where each would have fewer rows than these: 10.9 us against 11.5 at 2,000 x
+    #: 4,099, 8.2 against 9.0 at 3,000 x 2,049; but 72.4 against 70.4 at 16,384 x 4,099.
+    odd_rounds: int = 8
+    #: Wider ones of 16 bits, element by element: a block is as wide as its threads, with as many warps as leave each
+    #: thread about this many at the most, LayerNorm's fewer; RMSNorm's have two warps at least. 67 us against 74 with
+    #: half as many at 9,998 x 6,001; LayerNorm 73 with one warp against 90 at 115,163 x 521.
+    single_elements: tuple[int, int] = (55, 33)
+    #: Of so many columns and more, which are not kept packed, two elements side by side, and the weight late: 168 us
+    #: against 245 at 8,192 x 16,001, 113 against 180 at 12,001 columns, 131 against 150 walked at 4,096 x 24,001, and
+    #: 196 against 176 at 30,001 columns. With the weight of 16,001 columns a block ahead, 179.
+    single_wide_from: tuple[int, int] = (6145, 4225)
+    single_tiles: tuple[Tile, ...] = (
+        Tile(12288, 1, 8, block=512, late=2),
+        Tile(24576, 1, 16, block=1024, late=2, ahead=0),
+    )
+    #: LayerNorm, in fp32 too: 74 us against 107 at 10,907 x 5,501, and 75 against 78 at 14,637 x 4,099, but 16 against
+    #: 14 at 2,000; 108 against 193 at 8,192 x 10,523, 212 against 458 walked at 4,096 x 30,001, 285 against 521 at
+    #: 40,001 columns; in fp32 98 against 196 at 4,439 x 10,523. With fewer registers two rows are on an SM at 20,001
+    #: columns, 122 us against 162, but at 30,001 it would spill, 277 against 212. Wider rows are shared: 147 us against
+    #: 168 at 1,000 x 60,001, 9.2 against 38 at 23; at 41,267 columns 105 against 90, and 7.7 against 16.
+    single_centred_tiles: tuple[Tile, ...] = (
+        Tile(6144, 1, 4, block=512, late=2),
+        Tile(12288, 1, 8, block=512, late=2),
+        Tile(20480, 1, 16, block=1024, late=2, registers=64),
+        Tile(32768, 1, 16, block=1024, late=2),
+        Tile(40960, 1, 32, block=2048, late=2),
+        Tile(45056, 1, 32, block=2048, late=2, ahead=0),
+    )
+    #: And those of 16 bits, loaded in pieces of 4 or 8 bytes, that are too wide for the tiles above: 82 us against 101
+    #: walked at 4,096 x 20,002, level at 30,004 columns.
+    wide_odd_tile: Tile = Tile(24576, 1, 16, block=4096, late=2, ahead=0)
+
+    #: Wider rows are walked by one program of so many warps, as long as the rows in flight, one a program, fit the L2
+    #: with what is written: 252 us against 291 shared at 8,192 x 32,768, 520 against 540 at 8,192 x 65,536.
+    streams: tuple[Tile, ...] = (Tile(20480, 1, 16, block=4096), Tile(73728, 1, 32, block=8192))
+    #: LayerNorm's with an FP8 output, or with a residual in single elements: its two sums in a row cost less with fewer
+    #: warps, 42 us against 66 at 1,638 x 20,480.
+    centred_streams: tuple[Tile, ...] = (Tile(32768, 1, 16, block=4096), Tile(65536, 1, 32, block=8192))
+    #: Up to so many rows for each SM, what would be walked is held, if a thread's registers take its part of a row, of
+    #: weight and of bias beside so many others, LayerNorm's more: at 125 x 48,192 it took 29 us, with 320 bytes of each
+    #: thread in memory. LayerNorm of 128 x 16,384: 5.2 us against 7.6, RMSNorm of 3 x 20,480: 2.9 against 4.3.
+    #: Where registers spilled it was slower: 10.5 against 7.8 at 16 x 73,728.
+    held_per_sm: int = 1
+    registers_beside: tuple[int, int] = (16, 32)
+    #: Rows as few as these, if they have so many warps, are shared by a cluster of eight programs: 2.8 us against 6.5
+    #: at 1 x 54,976, 4.9 against 5.3 at 64 x 32,768, and 8.3 against 7.0 at 128 x 32,768. With a residual 3.0 against
+    #: 3.6 at 16 x 16,384, and 4.8 against 4.5 at 64 x 16,384. Eight warps, 8,192 columns, are level for one row.
+    shared_warps: int = 16
+    shared_rows: int = 16
+    shared_widest_from: int = 16384
+    shared_widest_rows: int = 64
+    #: Sums with a residual have clusters of eight programs up to so many columns, however many rows there are: 264 us
+    #: against 260 in slices at 2,048 x 65,536 and 270 against 256 at 4,096 x 32,768, but 3.5 against 4.0 at 16 x 32,768
+    #: and 11.8 against 12.2 at 64 x 65,536.
+    summed_cluster: Tile = Tile(131072, 1, 4, block=1024)
+    #: And from there on programs share a row, a slice each, with so many on an SM at the least: 512 us against 545 by
+    #: programs that stay at 4,096 x 131,072, 520 against 546 at 2,048 x 262,144, 146 against 171 walked at 2,048 x
+    #: 70,000. Where they are few all run at once, and the weight comes first: 5.3 us against 5.7 at 17 x 109,888.
+    forward_slice: Tile = Tile(8192, 1, 4, 4, block=2048, late=4, registers=64)
+    #: LayerNorm: 289 us against 315 by clusters at 2,048 x 131,072, 193 against 222 at 2,048 x 83,712, 10.0 against
+    #: 14.2 at 16 x 262,144; level at 77 x 83,712 and 40 x 131,072. With 64 registers, which spill, 294 at the first.
+    centred_forward_slice: Tile = Tile(8192, 1, 4, 4, block=2048, late=2, ahead=0, registers=72)
+    #: Of fp32: 258 us against 288 at 2,048 x 65,536, 137 against 153 walked at 2,048 x 34,000; and wider sums: 275
+    #: against 288 at 512 x 262,144, level at 131,072 columns.
+    summed_slice: Tile = Tile(8192, 1, 4, 4, block=2048, late=4, ahead=0)
+    #: In pieces of 2 bytes: 512 us against 756 at 2,048 x 131,073, 26 against 36 at 89 x 111,055; LayerNorm 601 against
+    #: 672 at 2,000 x 131,073, 137 against 147 at 1,000 x 60,001.
+    odd_forward_slice: Tile = Tile(4096, 1, 4, 4, block=512, late=4, ahead=0)
+    #: In pieces of 4 the slices above spill: 338 us against 719 at 2,048 x 131,074, LayerNorm 405 against 519, 39
+    #: against 79 and 45 against 65 at 200 rows.
+    half_odd_forward_slice: Tile = Tile(4096, 1, 4, 4, block=1024, late=4, ahead=0, registers=64)
+    #: Looks at what its peers have not published yet, before a program makes it itself.
+    patience: int = 1 << 11
+
+    #: FP8 both ways: columns of a tile for each warp, where columns have groups of their own, and where their bytes are
+    #: those of the rows. With a residual there is more to hold: half of them are 360 us against 423 at 32,768 x 4,096.
+    columnwise_columns: int = 16
+    columnwise_columns_with_residual: int = 8
+    transposed_columns: int = 32
+    #: What a thread may have of registers beside those in which it holds values, up to so many of these: it is worth
+    #: some more programs an SM, 187 us against 198 for 1 x 128, 75 against 79 for a given scale at 8,192 x 8,192. Where
+    #: a thread holds more it would spill.
+    registers_both_ways: int = 48
+    held_both_ways: int = 32
+    #: Rows are so far ahead of the tiles that need them, in bytes that these read: 187 us with 6 or 8 MiB, 191 with 12;
+    #: for a given scale 156 with 8, 159 with 4, 168 with 16.
+    columnwise_ahead: int = 8 << 20
+    #: From so many rows on x is staged in shared memory for groups both ways: 169 us against 187 at 32,768 x 4,096, 150
+    #: against 174 at 16,384 x 7,168. When it was 178 and 163 there, 2,048 x 4,096 took 18.7 against 17.7.
+    staged_from: int = 4096
+    #: The transpose of bytes alone.
+    transpose_tile: Tile = Tile(128, 128, 4)

@@ -1,0 +1,21 @@
+"""A tile: what a program has of a problem, and in how many warps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A tile for rows of up to `cols` columns of 16 bits, or a slice of `cols` columns of a wider row."""
+
+    cols: int
+    rows: int
+    warps: int
+    programs_per_sm: int | None = None  # that walk the tiles; None: a program for each tile
+    stages: int = 1
+    block: int | None = None  # columns of a block; None: the row is one block
+    late: int | None = None  # with more programs for each SM, weight and bias are asked for late; None: never
+    ahead: int = 1  # and then for so many blocks before they are needed
+    registers: int | None = None  # and then a thread's limit, where more programs are worth it
+    narrows: bool = True  # to a narrower block, where less of the last one is beyond the row then (plans.snug)
