@@ -38,7 +38,8 @@ _NO_ODD_TILES: dict[str, object] = {
     "turns_from_bytes": 1 << 30,
     "turns_short": (),
     "summed_turns_from_bytes": 1 << 30,
-    "odd_summed_tile": Tile(0, 1, 1),
+    "odd_summed_between": (),
+    "single_centred_between": (),
     "wide_forward_tile": Tile(0, 1, 1),
 }
 
@@ -46,13 +47,15 @@ _NO_TILES = {
     "forward_tiles": (),
     "centred_forward_tiles": (),
     "wide_centred_tiles": (),
-    "late_centred_tiles": (),
+    "late_centred_between": (),
     "plain_tiles": (),
-    "short_plain_tile": Tile(0, 1, 1),
+    "plain_between": (),
     "wide_odd_tile": Tile(0, 1, 1),
     "summed_cluster": Tile(0, 1, 1),
     "backward_tiles": (),
     "centred_backward_tiles": (),
+    "backward_few": (),
+    "summed_backward_few": (),
     "streams": (),
     "centred_streams": (),
 }

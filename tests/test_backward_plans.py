@@ -216,10 +216,79 @@ def test_the_widest_rows_are_few_up_to_so_many_elements(kind):
     for cols in (65544, 90112, 131072):
         few = min(cols // t.few_columns_each, t.few_widest_elements[most] // cols)
         assert few > 16 and schedule(few, cols) == "few" != schedule(few + 1, cols)
-    assert schedule(1, 131080) != "few", "more than a cluster holds"
+    widest = t.few_wide_slice if kind == "residual" else t.few_widest_slice
+    assert schedule(1, widest.cols) == "few" != schedule(1, widest.cols + 8), "more than a cluster holds"
     wide, narrow = (tile for _, tile in t.few_columns)
     for rows, cols, tile in ((24, 20480, wide), (25, 20480, narrow), (40, 40960, wide), (41, 40960, narrow)):
         assert column_sums.few_columns_plan(problem_of(rows, cols), rows).block == tile.cols
+
+
+@pytest.mark.parametrize("kind", ["alone", "residual", "centred"])
+def test_clusters_for_few_wide_rows_have_as_many_warps_as_these_need(kind):
+    t = in_force.thresholds()
+    others = kind != "alone"
+
+    def warps(rows, cols, dtype=torch.bfloat16, align=8):
+        total = dtype if kind == "residual" else None
+        problem = problem_of(rows, cols, dtype, residual=total)
+        plan = backward_plans.backward_plan(problem, CLUSTERED, kind == "centred", align, True)
+        if plan.schedule != "few":
+            return None
+        assert plan.slices * plan.block * plan.blocks >= cols > plan.slices * plan.block * (plan.blocks - 1)
+        assert plan.warps == 4 or align == 1 or plan.block == 32 * plan.warps * 16 // dtype.itemsize
+        return plan.warps
+
+    lone, wide = t.few_lone
+    assert [warps(lone, wide - 8), warps(lone, wide), warps(lone + 1, wide)] == [4, 8, 4]
+    assert [warps(8, cols) for cols in (131072, 131080, 262144)] == [4, 8, 8]
+    assert [warps(8, cols, torch.float32) for cols in (65536, 65540, 131072)] == [4, 8, 8]
+    single = t.few_single_from[others] | 1
+    assert [warps(8, cols, align=1) for cols in (single - 2, single, 131073)] == [4, 8, 8]
+    assert warps(8, t.few_single_most + 1, align=1) == (None if others else 8), "too much for their registers"
+    assert warps(1, 300_000) == (None if kind == "residual" else 16)
+    assert warps(1, 300_001, align=1) is None
+
+
+@norms
+def test_some_hundred_rows_have_fewer_programs(centred):
+    t = in_force.thresholds()
+    for residual, tiles in ((None, t.backward_few), (torch.bfloat16, t.summed_backward_few)):
+        for least, most, from_rows, tile in tiles:
+            for cols in (-(-least // 8) * 8, most):
+                few, many = (
+                    backward_plans.backward_plan(problem_of(rows, cols, residual=residual), H200, centred, 8, True)
+                    for rows in (from_rows - 1, from_rows)
+                )
+                assert (few.schedule, few.warps) == ("tile", tile.warps), cols
+                assert few.programs * few.rows < many.programs * many.rows, "at work at once"
+                odd = backward_plans.backward_plan(problem_of(from_rows - 1, cols - 1), H200, centred, 1, True)
+                assert odd.programs > few.programs, "in pieces of 2 bytes"
+
+
+def test_rows_in_turns_of_fp32_have_narrower_blocks():
+    t = in_force.thresholds()
+
+    def block(cols, dtype, residual=None, rows=20_000):
+        vector = 16 // dtype.itemsize
+        problem = replace(problem_of(rows, cols, dtype, residual=residual), turns=vector)
+        return backward_plans.backward_plan(problem, H200, False, 1, True).block
+
+    alone = [tile.block for _, tile in t.turns_of_fp32_between]
+    assert [block(cols, torch.float32) for cols in (433, 801, 1001)] == [alone[0], alone[1], alone[1]]
+    assert [block(cols, torch.float32, torch.float32) for cols in (433, 801, 1001)] == [128, 128, 256]
+    assert [block(cols, torch.bfloat16) for cols in (867, 1601)] == [128, 256]
+    assert block(433, torch.float32, rows=1500) == 256, "few of them"
+
+
+def test_a_wide_ring_has_the_fewest_slices_where_rows_begin_in_the_middle_of_lines():
+    def block(cols, dtype=torch.bfloat16):
+        vector = 16 // dtype.itemsize
+        turns, sector_turns = (size // math.gcd(cols, size) for size in (vector, 2 * vector))
+        problem = replace(problem_of(2000, cols, dtype), turns=turns, sector_turns=sector_turns)
+        return backward_plans.backward_plan(problem, GLUON, False, min(16, cols & -cols), True).block
+
+    assert [block(cols) for cols in (28672, 28680, 49152, 40968, 60001)] == [1024, 1024, 1024, 4096, 4096]
+    assert [block(cols, torch.float32) for cols in (24576, 20484)] == [512, 2048]
 
 
 @norms

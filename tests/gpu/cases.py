@@ -82,6 +82,7 @@ CASES = [
     Case("ring from the middle of sectors", "rms_norm", "tile", (517, 10008), BF16),
     Case("ring fp32", "rms_norm", "tile", (517, 9004), FP32),
     Case("ring offset llama", "rms_norm", "tile", (517, 10008), FP16, options={"offset": 1.0, "cast": "llama"}),
+    Case("wide ring from the middle of lines", "rms_norm", "tile", (517, 40968), BF16),
     # And rings of rows at odd addresses; of 10,239 columns some end with a slice, others leave the last one empty.
     Case("ring in turns", "rms_norm", "tile", (517, 9001), BF16),
     Case("ring in turns, of which some end with a slice", "rms_norm", "tile", (523, 10239), BF16),
@@ -92,6 +93,7 @@ CASES = [
     *(Case(f"384 columns {op}", op, "tile", (4099, 384), BF16) for op in ("rms_norm", "layer_norm")),
     *(Case(f"768 columns {op}", op, "tile", (517, 768), BF16) for op in ("rms_norm", "layer_norm")),
     *(Case(f"5,120 columns {op}", op, "tile", (517, 5120), BF16) for op in ("rms_norm", "layer_norm")),
+    Case("6,144 columns", "rms_norm", "tile", (517, 6144), BF16),
     Case("16,384 columns", "rms_norm", "tile", (517, 16384), BF16),
     Case("few rows of 16,384 columns", "rms_norm", "tile", (67, 16384), BF16),
     Case("few rows of 8,192 columns", "layer_norm", "tile", (67, 8192), BF16, bias=True),
@@ -107,6 +109,14 @@ CASES = [
     Case("shared rms residual, however many", "rms_norm", "tile", (71, 60008), BF16, residual=BF16),
     Case("shared layer residual", "layer_norm", "tile", (13, 20488), BF16, bias=True, residual=BF16),
     Case("shared rms fp32", "rms_norm", "tile", (13, 20484), FP32),
+    # And at odd addresses.
+    *(
+        Case(f"shared {cols:,} columns {op}", op, "tile", (13, cols), FP16, bias=op == "layer_norm")
+        for op in ("rms_norm", "layer_norm")
+        for cols in (20001, 20002, 35085)
+    ),
+    Case("shared 17,387 fp32 columns", "rms_norm", "tile", (13, 17387), FP32),
+    Case("shared 20,001 columns residual", "rms_norm", "tile", (13, 20001), BF16, residual=BF16),
     # Both moments in one walk: a last block that is not full, pivots of four columns, few rows that clusters share.
     Case("40,968 columns", "layer_norm", "tile", (517, 40968), BF16, bias=True),
     Case("40,964 columns", "layer_norm", "tile", (517, 40964), FP16, bias=True),
@@ -115,7 +125,7 @@ CASES = [
     *(
         Case(f"{cols:,} columns {op}", op, "tile", (517, cols), BF16)
         for op in ("rms_norm", "layer_norm")
-        for cols in (41, 61, 301, 701, 2881)
+        for cols in (41, 61, 175, 301, 701, 2881)
     ),
     *(Case(f"{cols:,} fp32 columns", "rms_norm", "tile", (517, cols), FP32) for cols in (27, 61, 301, 423, 4099)),
     *(Case(f"{cols} fp32 columns", "layer_norm", "tile", (4099, cols), FP32, bias=True) for cols in (9, 37)),
@@ -133,6 +143,18 @@ CASES = [
     # The widest of few rows.
     *(Case(f"few rows of 70,008 columns {op}", op, "split", (29, 70008), BF16) for op in ("rms_norm", "layer_norm")),
     Case("few rows of 70,001 columns residual", "rms_norm", "split", (29, 70001), BF16, residual=BF16),
+    Case("two rows of 40,504 columns", "layer_norm", "tile", (2, 40504), BF16, bias=True),
+    Case("five rows of 262,144 columns", "rms_norm", "split", (5, 262144), BF16),
+    Case("three rows of 113,431 columns", "layer_norm", "split", (3, 113431), FP16, bias=True),
+    Case("three rows of 200,001 columns", "rms_norm", "split", (3, 200001), BF16),
+    Case("five rows of 86,272 fp32 columns residual", "rms_norm", "split", (5, 86272), FP32, residual=FP32),
+    Case("three rows of 300,000 columns", "layer_norm", "split", (3, 300_000), BF16, bias=True),
+    # Fewer programs for some hundred rows, and rows in turns of fp32.
+    Case("768 columns, some hundred rows", "layer_norm", "tile", (1003, 768), BF16, bias=True),
+    Case("2,048 columns, some hundred rows", "rms_norm", "tile", (635, 2048), BF16),
+    Case("1,664 columns, some hundred rows residual", "rms_norm", "tile", (635, 1664), BF16, residual=BF16),
+    *(Case(f"many of {cols} fp32 columns", "rms_norm", "tile", (4099, cols), FP32) for cols in (433, 801)),
+    Case("many of 601 fp32 columns residual", "rms_norm", "tile", (4099, 601), FP32, residual=FP32),
     Case("325 columns residual", "rms_norm", "tile", (517, 325), BF16, residual=BF16),
     Case("675 columns residual", "rms_norm", "tile", (517, 675), BF16, residual=BF16),
     Case("4,224 columns residual", "rms_norm", "tile", (517, 4224), BF16, residual=BF16),
@@ -197,7 +219,8 @@ def backward_schedule(case: Case) -> str:
     few = case.schedule == "tile" and rows <= most and not case.per_head
     kind = 2 if case.op == "layer_norm" else int(case.residual is not None)
     widest = rows * width // 2 <= t.few_widest_elements[kind] and rows <= width // 2 // t.few_columns_each
-    few |= case.schedule == "split" and CLUSTERS and widest and width <= 256 << 10
+    held = t.few_widest_slice if case.residual is None else t.few_wide_slice
+    few |= case.schedule == "split" and CLUSTERS and widest and width // 2 <= held.cols
     if few:
         return "few"
     dense = not case.per_head and case.residual in (None, case.dtype)
@@ -237,11 +260,13 @@ def streaming() -> Any:
     """Thresholds under which every row is too wide for a tile, and for as many programs as can cooperate."""
     now = in_force.thresholds()
     changes: dict[str, Any] = {"few_rows": 0, "held_per_sm": 0, "ring_from": 1 << 30}
-    changes |= {"turns_shared": (), "centred_turns_shared": ()}
+    changes |= dict.fromkeys(("turns_shared", "centred_turns_shared", "backward_few", "summed_backward_few"), ())
     for name in (entry.name for entry in fields(now)):
         value = getattr(now, name)
         if name.endswith("_tiles"):
             changes[name] = (replace(value[0], cols=1),)
+        elif name.endswith("_between"):
+            changes[name] = ()
         elif name.endswith(("_tile", "_cluster")) or ("_slice" in name and name != "many_slices"):
             changes[name] = replace(value, cols=1, programs_per_sm=0)
     return in_force.override(**changes)

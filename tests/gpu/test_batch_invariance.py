@@ -89,6 +89,42 @@ def test_very_many_rows_ask_for_weight_and_bias_late(cols: int) -> None:
         assert_same_bits(onepass.layer_norm(x[begin:end], weight, bias), every[begin:end])
 
 
+#: Rows that do not begin on 16 bytes. Many pass through shared memory, are walked, or are held by one program.
+ANYWHERE = {
+    ("rms_norm", torch.float16): (17387, 20002, 20004, 30001, 35002),
+    ("rms_norm", FP32): (17387, 20002, 30001),
+    ("layer_norm", torch.float16): (20001, 20002, 30001, 35002, 44001),
+    ("layer_norm", FP32): (17387,),
+    ("residual", torch.float16): (20001, 20002),
+}
+
+
+@pytest.mark.skipif(not CLUSTERS, reason="this GPU has no clusters")
+@pytest.mark.parametrize(("kind", "dtype", "cols"), [(*key, cols) for key, each in ANYWHERE.items() for cols in each])
+def test_few_rows_that_begin_anywhere_have_their_bits_from_a_cluster_too(
+    kind: str, dtype: torch.dtype, cols: int
+) -> None:
+    x, weight = random_rows(400, cols, dtype=dtype), random_weight(cols, dtype=dtype)
+    bias = random_weight(cols, dtype=dtype, seed=5) if kind == "layer_norm" else None
+    residual = random_rows(400, cols, dtype=dtype, seed=3) if kind == "residual" else None
+    op = "layer_norm" if kind == "layer_norm" else "rms_norm"
+
+    def results(begin: int, end: int) -> tuple[int, tuple[torch.Tensor, ...]]:
+        added = None if residual is None else residual[begin:end]
+        plan = onepass.explain(x[begin:end], weight, bias, op=op, residual=added).forward
+        assert plan is not None
+        got = getattr(onepass, op)(x[begin:end], weight, bias, residual=added)
+        return plan.slices, got if isinstance(got, tuple) else (got,)
+
+    slices, every = results(0, 400)
+    assert slices == 1
+    for begin, end in ((0, 1), (7, 20), (9, 41), (17, 81), (0, 200)):
+        slices, few = results(begin, end)
+        assert slices == 8 or end - begin > 32
+        for some, of_all in zip(few, every, strict=True):
+            assert_same_bits(some, of_all[begin:end])
+
+
 @pytest.mark.parametrize("rows", [1, 71, 301])
 @pytest.mark.parametrize("cols", [131072, 83712, 131073])
 @pytest.mark.parametrize("residual", [False, True], ids=["alone", "residual"])

@@ -10,6 +10,7 @@ from onepass.plan.plans import (
     CLUSTER,
     Choice,
     Plan,
+    between,
     cdiv,
     fitting,
     itemsize,
@@ -93,10 +94,11 @@ def _few(problem: Problem, device: Device, centred: bool, align: int) -> Plan | 
     if columns >= t.few_widest_from:
         kind = 2 if centred else 1 if problem.residual is not None else 0
         shared = min(columns // t.few_columns_each, t.few_widest_elements[kind] // columns)
-    if device.clusters and rows <= shared and columns <= t.few_slice.cols * CLUSTER:
-        block = t.few_slice.block or t.few_slice.cols
+    tile = _few_slice(problem, centred, align)
+    if device.clusters and rows <= shared and tile is not None:
+        block = tile.block or tile.cols
         blocks = cdiv(problem.cols, block * CLUSTER)
-        return Plan("few", 1, block, t.few_slice.warps, rows * CLUSTER, blocks, slices=CLUSTER, unit=block)
+        return Plan("few", 1, block, tile.warps, rows * CLUSTER, blocks, slices=CLUSTER, unit=block)
     if columns > t.few_row.cols and rows > t.few_wide_rows:
         return None
     if takes_turns(problem, align) and rows * rows * columns > t.few_in_turns:
@@ -108,12 +110,29 @@ def _few(problem: Problem, device: Device, centred: bool, align: int) -> Plan | 
     return None if row is None else tiles_of(problem, snug(row, problem.cols, align), "few")
 
 
+def _few_slice(problem: Problem, centred: bool, align: int) -> Tile | None:
+    """For few rows that are shared by clusters, up to so many columns; None where these could not hold them."""
+    t, piece = in_force.thresholds(), piece_of(problem.h, align)
+    rows, columns = problem.rows * problem.lanes, columns_of_16_bits(problem)
+    alone, single = not centred and problem.residual is None, piece == 2
+    lone = rows <= t.few_lone[0] and columns >= t.few_lone[1]
+    if columns <= t.few_slice.cols and not lone and not (single and columns >= t.few_single_from[not alone]):
+        return t.few_slice
+    if single and not alone and columns > t.few_single_most:
+        return None
+    widest = (t.few_widest_slice,) if problem.residual is None and piece == 16 else ()
+    tile = fitting((t.few_wide_slice, *widest), columns)
+    # As wide as keeps every thread loading 16 bytes.
+    return None if tile is None or tile.block is None else replace(tile, block=tile.block * problem.cols // columns)
+
+
 def backward_choice(problem: Problem, device: Device, centred: bool, align: int) -> Choice:
     """By the thresholds."""
     t = in_force.thresholds()
     columns = columns_of_16_bits(problem)
     if device.gluon and columns >= t.ring_from and _suits_a_ring(problem, centred, align):
-        few_slices = (tile for tile in t.rings if columns <= tile.cols * t.many_slices)
+        fewest = columns >= t.ring_of_fewest_from and problem.cols * problem.h.itemsize % 128 > 0
+        few_slices = (tile for tile in t.rings if columns <= tile.cols * t.many_slices and not fewest)
         return Choice(_ring_for(problem), next(few_slices, t.rings[-1]))
     return _held_backward(problem, centred, align)
 
@@ -136,8 +155,11 @@ def _held_backward(problem: Problem, centred: bool, align: int) -> Choice:
     if in_turns:
         columns = reach(problem) * problem.h.itemsize // 2
         tile = fitting(t.centred_turns_tiles if centred else t.turns_tiles, columns)
+        if problem.h.itemsize == 4:
+            alone = problem.residual is None
+            tile = between(t.turns_of_fp32_between if alone else t.summed_turns_of_fp32_between, columns) or tile
         few = t.turns_few if problem.residual is None else t.summed_turns_few
-        tile = next((own for least, most, rows, own in few if least <= columns <= most and problem.rows < rows), tile)
+        tile = _of_few(few, columns, problem.rows) or tile
     else:
         columns = columns_of_16_bits(problem)
         tiles = t.backward_tiles if problem.residual is None else t.summed_backward_tiles
@@ -147,6 +169,9 @@ def _held_backward(problem: Problem, centred: bool, align: int) -> Choice:
         short = centred and t.centred_backward_short[0] <= columns <= t.centred_backward_short_tile.cols
         if short and problem.rows * problem.lanes < t.centred_backward_short[1] and piece_of(problem.h, align) > 4:
             tile = t.centred_backward_short_tile
+        if piece_of(problem.h, align) > 4:
+            few = t.backward_few if problem.residual is None else t.summed_backward_few
+            tile = _of_few(few, columns, problem.rows * problem.lanes) or tile
     column = problem.y.itemsize + problem.h.itemsize + itemsize(problem.weight) + (8 if centred else 4)
     narrow = problem.cols * column <= t.backward_row_bytes and not (centred and problem.cols > t.centred_backward_most)
     narrow = narrow and not (problem.residual is not None and problem.cols > t.summed_backward_most)
@@ -155,6 +180,10 @@ def _held_backward(problem: Problem, centred: bool, align: int) -> Choice:
     shared = t.centred_turns_shared if centred else t.turns_shared
     in_slices = next((tile for most, tile in shared if in_turns and problem.cols <= most), None)
     return Choice("split", _slice(problem, centred, align)) if in_slices is None else Choice("split_turns", in_slices)
+
+
+def _of_few(tiles: tuple[tuple[int, int, int, Tile], ...], columns: int, rows: int) -> Tile | None:
+    return next((tile for least, most, fewer, tile in tiles if least <= columns <= most and rows < fewer), None)
 
 
 def _slice(problem: Problem, centred: bool, align: int) -> Tile:

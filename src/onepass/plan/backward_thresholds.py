@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onepass.plan.tiles import Tile
+from onepass.plan.tiles import Between, Tile
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,18 @@ class BackwardThresholds:
         Tile(6144, 1, 8, 1, 4, block=2048),
         Tile(16384, 1, 8, 1, 3, block=2048),
     )
+    #: From so many columns to so many, fewer rows than these have fewer programs, whose partials are soon summed: 5.8
+    #: us against 6.4 at 1,000 x 768, LayerNorm 8.6 against 9.1 at 2,000, with a residual 8.0 against 8.5; 7.1 against
+    #: 7.8 at 634 x 2,048, LayerNorm 8.6 against 9.8, 10.9 against 12.3 at 1,000 x 2,304, but 9.2 against 8.7 at 1,500 x
+    #: 1,664; with a residual 7.8 against 8.5 at 634 x 1,920, but 9.7 against 9.3 at 1,000 x 2,048.
+    backward_few: tuple[tuple[int, int, int, Tile], ...] = (
+        (641, 768, 2500, Tile(768, 1, 1, 4, 3, block=256)),
+        (1793, 2400, 1280, Tile(2400, 1, 4, 2, 4, block=512)),
+    )
+    summed_backward_few: tuple[tuple[int, int, int, Tile], ...] = (
+        backward_few[0],
+        (1537, 1920, 1280, backward_few[1][-1]),
+    )
     #: LayerNorm's from so many columns on, with fewer rows than these, in more, smaller programs: 4.3 us against 5.7 at
     #: 284 x 128, 7.3 against 8.6 at 4,548, 11.3 against 11.6 at 20,000; but 18.7 against 18.2 at 50,000.
     centred_backward_short: tuple[int, int] = (65, 32768)
@@ -148,6 +160,14 @@ class BackwardThresholds:
         (601, 1030, 4096, turns_tiles[4]),
     )
     summed_turns_few: tuple[tuple[int, int, int, Tile], ...] = (*turns_few[:-1], (401, 1030, 4096, turns_tiles[4]))
+    #: In fp32, with fewer stages and narrower blocks: 57 us against 62 at 39,260 x 433, LayerNorm 59 against 63; 56.8
+    #: against 64 at 21,223 x 801, LayerNorm 58 against 65 at 16,983 x 1,001, but 64 against 62 at 28,286 x 601; with a
+    #: residual 73 against 82 there, 75 against 83 at 801 columns, but 87 against 81 at 1,001.
+    turns_of_fp32_between: Between = (
+        (729, Tile(1150, 1, 1, 8, 3, block=64)),
+        (1151, Tile(2304, 1, 2, 4, 3, block=128)),
+    )
+    summed_turns_of_fp32_between: Between = ((801, Tile(1700, 1, 2, 4, 3, block=128)),)
     #: LayerNorm's wider ones with twice the warps: 121 us against 131 at 11,997 x 5,001.
     centred_turns_tiles: tuple[Tile, ...] = (*turns_tiles[:-2], Tile(6144, 1, 8, 1, 4, block=1024), turns_tiles[-1])
     #: LayerNorm's that are wider would leave more partials than `partials_bytes`, or too few programs: 176 us in slices
@@ -171,9 +191,9 @@ class BackwardThresholds:
         (1 << 31, Tile(2048, 1, 2, 4, 3)),
     )
     centred_turns_shared: tuple[tuple[int, Tile], ...] = ((40960, Tile(1024, 1, 1, 8, 3)),)
-    #: With a residual so many columns of 16 bits are the most that one program takes: in turns 210 us against 244 at
-    #: 8,192 x 12,001, 48.3 against 50.2 at 2,048 x 8,193; others 143 against 164 at 8,192 x 8,704, 170 against 199 at
-    #: 10,368 columns, 194 against 199 at 12,288, 19 against 21 at 600 x 8,704; but 12.7 against 11.8 at 300.
+    #: With a residual so many columns, of any dtype, are the most that one program takes: in turns 210 us against 244
+    #: at 8,192 x 12,001, 48.3 against 50.2 at 2,048 x 8,193; others 143 against 164 at 8,192 x 8,704, 170 against 199
+    #: at 10,368 columns, 194 against 199 at 12,288, 19 against 21 at 600 x 8,704; but 12.7 against 11.8 at 300.
     summed_backward_most: int = 8192
     #: LayerNorm's sums leave room for eight warps an SM, and one that has a slice for itself waits for no other: 229 us
     #: against 249 at 8,192 x 16,384, 489 against 506 at 4,096 x 65,536, but 575 against 555 at 2,048 x 131,072.
@@ -204,6 +224,10 @@ class BackwardThresholds:
     sector_share: float = 0.9
     ring_from: int = 8193
     rings: tuple[Tile, ...] = (Tile(1024, 1, 1, 16, 3), Tile(2048, 1, 2, 8, 3), Tile(4096, 1, 4, 4, 3))
+    #: From so many columns on, those that do not begin on 128 bytes, of which slices begin in the middle of lines, have
+    #: the last of these, with the fewest ends: 125 us against 132 at 2,000 x 39,560, 179 against 186 at 57,352 columns,
+    #: 197 against 207 at 60,001. At 28,680 it is 96 against 93.
+    ring_of_fewest_from: int = 32769
 
     #: Up to so many rows, programs for dx and programs for dW read the same rows in one launch, and there are no
     #: partials to sum: 3.3 us against 5.9 at 128 x 4,096, 2.1 against 5.5 at 1 x 8,192. From 1,024 rows on the
@@ -225,12 +249,25 @@ class BackwardThresholds:
     #: and more are few up to so many: 2.6 us against 3.9 at 1 x 16,384, 13.2 against 18.0 at 128 x 32,768, 4.7 against
     #: 17.2 at 2 x 40,505 in fp32; level at 128 x 65,536, 28 against 25 at 256 x 32,768. The widest are few up to so
     #: many elements, for RMSNorm alone, with a residual, and for LayerNorm: 12.1 us against 21.9 at 23 x 101,504, with
-    #: a residual 12.8 against 21.6, LayerNorm 13.3 against 37.3; 23.5 against 25.1 at 64 x 90,112, but 42 against 32 at
-    #: 56 x 131,072.
-    few_slice: Tile = Tile(16384, 1, 4, block=1024)
+    #: a residual 12.8 against 21.6, LayerNorm 13.3 against 37.3; 23.5 against 25.1 at 64 x 90,112, but 45 against 33 at
+    #: 48 x 131,080, with a residual 34 against 31 at 32.
+    few_slice: Tile = Tile(131072, 1, 4, block=1024)
+    #: Programs of eight warps for wider rows: with a residual 6.2 us against 15.6 at 5 x 86,272 in fp32, 12.9 against
+    #: 34.6 at 5 x 262,144, LayerNorm 13.4 against 72.6. And for up to so many of so many columns, 2.7 us against 3.6 at
+    #: 1 x 40,504, 5.0 against 6.9 at 2 x 131,072 of LayerNorm's; but 12.7 against 9.8 at 12 with a residual. And for
+    #: rows in pieces of 2 bytes from so many columns on, RMSNorm's alone and others: 4.8 us against 8.9 at 1 x 113,431,
+    #: LayerNorm 15.1 against 81.5 at 16; but 13.5 against 10.6 at 16 x 98,001 of RMSNorm's alone. Such rows of others
+    #: spill beyond so many columns: with a residual 74 us against 60 at 8 x 200,001.
+    few_wide_slice: Tile = Tile(262144, 1, 8, block=2048)
+    few_lone: tuple[int, int] = (4, 40000)
+    few_single_from: tuple[int, int] = (110593, 98305)
+    few_single_most: int = 155648
+    #: The widest in 16: 13.2 us against 38 at 4 x 300,000, LayerNorm 41 against 103 at 4 x 393,216. With a residual
+    #: these spill, 60 against 52 at 8.
+    few_widest_slice: Tile = Tile(393216, 1, 16, block=4096)
     few_shared_rows: tuple[tuple[int, int], ...] = ((16384, 128), (8192, 16))
     few_widest_from: int = 65537
-    few_widest_elements: tuple[int, int, int] = (11 << 19, 15 << 18, 8 << 20)
+    few_widest_elements: tuple[int, int, int] = (9 << 19, 15 << 18, 8 << 20)
     #: And up to so many, if a row has so many columns for each of them, and all together have no more elements: 5.7 us
     #: against 8.1 at 281 x 4,096, LayerNorm 15.4 against 21.2 at 281 x 12,544, 10.1 against 11.7 at 500 x 4,096; level
     #: at 500 x 8,192, and 27 against 20 at 500 x 12,544.

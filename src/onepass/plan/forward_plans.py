@@ -16,6 +16,7 @@ from onepass.plan.plans import (
     REGISTERS,
     Choice,
     Plan,
+    between,
     block_of,
     cdiv,
     fitting,
@@ -166,8 +167,7 @@ def _shared(problem: Problem, device: Device, plan: Plan, align: int) -> Plan:
     them. Either way a row lies over the same threads, and its bits are the same.
     """
     t = in_force.thresholds()
-    widest = plan.as_walked or plan.blocks * plan.block > t.shared_widest_from
-    few = problem.rows * problem.lanes <= (t.shared_widest_rows if widest else t.shared_rows)
+    few = problem.rows * problem.lanes <= _most_shared(problem, device, plan, align)
     if not device.clusters or not few or plan.rows > 1 or plan.warps < t.shared_warps:
         return plan
     # The compiler must lay a row out by vectors of a known width: tensors of other widths may change it. Groups of
@@ -182,14 +182,28 @@ def _shared(problem: Problem, device: Device, plan: Plan, align: int) -> Plan:
     )  # fmt: skip
 
 
+def _most_shared(problem: Problem, device: Device, plan: Plan, align: int) -> int:
+    """The most rows that are few."""
+    t, width = in_force.thresholds(), plan.blocks * plan.block
+    if piece_of(problem.x, align) == 16:
+        return t.shared_widest_rows if plan.as_walked or width > t.shared_widest_from else t.shared_rows
+    if problem.quantized:
+        return 0
+    if width < t.shared_wide_odd_from:
+        return t.shared_odd_rows
+    return t.shared_singles_per_sm * device.sms if align == 1 else t.shared_widest_rows
+
+
 def forward_choice(problem: Problem, device: Device, centred: bool, align: int) -> Choice:
     """By the thresholds."""
     t = in_force.thresholds()
     held = _held(problem)
     if piece_of(problem.x, align) <= 4:
         odd = fitting(t.odd_centred_forward_tiles if centred else t.odd_forward_tiles, problem.cols)
-        if held == 4 and not centred and t.odd_summed_from <= problem.cols <= t.odd_summed_tile.cols:
-            odd = t.odd_summed_tile
+        if held == 4 and not centred:
+            odd = between(t.odd_summed_between, problem.cols) or odd
+        if centred and piece_of(problem.x, align) == 2:
+            odd = between(t.single_centred_between, problem.cols) or odd
         if odd is not None:
             return Choice("tile", odd)
     if problem.quantized and held == 2 and not centred and align >= 8 and problem.cols >= t.quantized_from:
@@ -203,13 +217,12 @@ def forward_choice(problem: Problem, device: Device, centred: bool, align: int) 
     tile = fitting(t.centred_forward_tiles if centred else t.forward_tiles, columns)
     plain = problem.residual is None and not problem.quantized
     wider_weight = itemsize(problem.weight) > held and plain and not centred and piece == 16
-    if wider_weight and t.wider_weight_from <= columns <= t.wider_weight_tile.cols:
-        tile = t.wider_weight_tile
-    if plain and held == 2 and not centred and piece == 16 and t.short_plain_from <= columns <= t.short_plain_tile.cols:
-        tile = t.short_plain_tile
+    if wider_weight:
+        tile = between(t.wider_weight_between, columns) or tile
+    if plain and held == 2 and not centred and piece == 16:
+        tile = between(t.plain_between, columns) or tile
     if centred and plain and held == 2 and piece > 4:
-        late = zip(t.late_centred_from, t.late_centred_tiles, strict=False)
-        tile = next((own for least, own in late if least <= columns <= own.cols), tile)
+        tile = between(t.late_centred_between, columns) or tile
     if centred and plain and held == 2 and piece == 4 and problem.cols >= t.half_odd_centred_from:
         tile = fitting(t.half_odd_centred_tiles, columns) or tile
     single = piece == 2 or (centred and plain and piece == problem.x.itemsize)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onepass.plan.tiles import Tile
+from onepass.plan.tiles import Between, Tile
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,12 @@ class ForwardThresholds:
     #: 5.0 us against 5.5 at 2,093 x 1,600, 8.2 against 8.6 at 4,096 rows, 50.2 against 52.4 at 32,768; 5.2 against 5.6
     #: at 2,093 x 1,792, but 3.8 against 3.7 at 1,000. Up to 3,072 columns it is 7 to 11 % at 2,093 rows too, and level
     #: for more; but so many elements a thread are kept packed, which inductor cannot follow: a compiled call would go
-    #: through an op of PyTorch's. With a residual it is slower.
-    short_plain_from: int = 1537
-    short_plain_tile: Tile = Tile(1792, 1, 2, block=256)
+    #: through an op of PyTorch's. With a residual it is slower. From 5,121 columns on 57.8 us against 61.3 at 11,160 x
+    #: 5,376, 6.1 against 6.9 at 784 x 6,144, though packed, and 3.2 against 3.0 at 200 x 5,376.
+    plain_between: Between = ((1537, Tile(1792, 1, 2, block=256)), (5121, Tile(6144, 1, 4, block=1024)))
     #: With a weight that is wider than x, fewer warps to read it: 63.8 us against 68.6 at 16,384 x 4,096, 9.3 against
     #: 10.2 at 2,000 rows. It is level at 2,048 and at 8,192 columns.
-    wider_weight_from: int = 3073
-    wider_weight_tile: Tile = Tile(4096, 1, 4, block=1024)
+    wider_weight_between: Between = ((3073, Tile(4096, 1, 4, block=1024)),)
     #: What is held in fp32, a sum with the residual for instance, counts as twice the columns. Up to these it is a tile
     #: still: level with a walk for many rows, and 5.1 us against 6.0 at 13 x 11,712.
     wide_forward_tile: Tile = Tile(32768, 1, 16, block=2048)
@@ -101,10 +100,13 @@ class ForwardThresholds:
     #: 7.3 us against 5.9 at 133 x 16,384, 12.4 against 10.3 at 800 x 8,448. RMSNorm, without a bias, does not gain.
     #: From 129 columns on narrow blocks reach less far beyond the row: 62 us against 85 at 441,176 x 136, 58 against 62
     #: at 277,777 x 216, 3.2 against 4.1 at 8,000 x 136; but 2.3 against 1.95 at 300 x 216. Of the widest, blocks do not
-    #: get narrower: 7.4 against 8.2 at 371 x 12,416, 7.1 against 8.5 at 371 x 6,208 in fp32, 0 to 2 % for many rows.
+    #: get narrower: 7.4 against 8.2 at 371 x 12,416, 7.1 against 8.5 at 371 x 6,208 in fp32, 0 to 2 % for many rows. In
+    #: blocks of 64 rows of 128 columns have twice the threads: 1.86 us against 2.02 at 440 of them, 2.2 against 2.5 at
+    #: 3,000, level for many; but 60.8 against 58.2 at 576,923 x 104.
     centred_forward_tiles: tuple[Tile, ...] = (
         Tile(32, 64, 4, block=32),
-        Tile(128, 16, 2, block=32),
+        Tile(124, 16, 2, block=32),
+        Tile(128, 16, 4, block=64),
         Tile(192, 16, 4, block=32),
         Tile(320, 16, 4, block=64),
         Tile(384, 8, 4, block=128),
@@ -121,11 +123,10 @@ class ForwardThresholds:
     #: where they are fewer. 62.6 us against 67.1 at 18,000 x 3,584, 56.1 against 59.3 at 3,080 columns, 58.0 against
     #: 60.7 at 11,160 x 5,376, 58.8 against 61.7 at 9,014 x 6,656; level at 6,144, and 60.5 against 59.1 at 7,324 x
     #: 8,192. In fp32 they are 2 % slower.
-    late_centred_tiles: tuple[Tile, ...] = (
-        Tile(3584, 1, 4, block=512, late=64),
-        Tile(7680, 1, 4, block=1024, late=32),
+    late_centred_between: Between = (
+        (3073, Tile(3584, 1, 4, block=512, late=64)),
+        (5121, Tile(7680, 1, 4, block=1024, late=32)),
     )
-    late_centred_from: tuple[int, ...] = (3073, 5121)
     #: Of nothing but x, of 16 bits, whose rows begin on 4 bytes and not on 8, from so many columns on: two elements a
     #: thread, 65 us against 78 at 32,739 x 2,050, 65 against 80 at 26,195 x 2,562, 65 against 78 at 16,371 x 4,098, 3.9
     #: against 4.0 at 300 rows.
@@ -185,8 +186,7 @@ class ForwardThresholds:
     #: What is held in fp32, of so many columns and more, one row a warp: with a residual 2.0 us against 2.4 at 222 x
     #: 325, 7.5 against 8.0 at 4,096 x 511, 116.5 against 121.4 at 100,000; in fp32 149 against 157 at 100,000 x 385. It
     #: is 5.9 against 5.7 at 4,096 x 325 with a residual, and slower for 261 columns. In 16 bits 40 us against 62.
-    odd_summed_from: int = 321
-    odd_summed_tile: Tile = Tile(512, 1, 1, block=64)
+    odd_summed_between: Between = ((321, Tile(512, 1, 1, block=64)),)
     odd_centred_forward_tiles: tuple[Tile, ...] = (
         Tile(40, 32, 4, block=16),
         Tile(96, 8, 2, block=16),
@@ -194,6 +194,9 @@ class ForwardThresholds:
         Tile(256, 8, 4, block=32),
         odd_forward_tiles[-1],
     )
+    #: In pieces of 2 bytes: 78 us against 85 at 431,654 x 139, 75 against 80.5 at 342,857 x 175, 17.2 against 19.1 at
+    #: 49,423 x 231; level at 255 columns, where 8,000 rows take 5.2 against 4.9. In fp32, or in pieces of 4, slower.
+    single_centred_between: Between = ((129, Tile(240, 4, 2, block=16)),)
     #: From so many columns of 16 bits on, through shared memory (kernels/odd.py), RMSNorm's and LayerNorm's: 70 us
     #: against 74 at 16,384 x 4,099, LayerNorm 73 against 86; 72 against 91 at 3,347 x 20,001, 80 against 103; 29
     #: against 35 at 2,000 x 12,001, 31 against 39; 7.3 against 8.5 at 500 x 8,001. With fewer elements than so many for
@@ -267,6 +270,14 @@ class ForwardThresholds:
     shared_rows: int = 16
     shared_widest_from: int = 16384
     shared_widest_rows: int = 64
+    #: Of rows that do not begin on 16 bytes so many: 2.8 us against 4.8 at 8 x 20,001, 3.3 against 4.9 at 8 x 20,001
+    #: of LayerNorm's, 5.7 against 8.5 at 32 with a residual; but 8.0 against 6.9 at 64. Wider ones as many as above
+    #: and, element by element, so many for each SM: LayerNorm 3.8 us against 12.4 at 8 x 35,085, 21.3 against 31.4 at
+    #: 168, 32.6 against 38.4 at 264, but 38.5 against 29.5 at 330, where weight and bias are late; RMSNorm 10.4 against
+    #: 12.6 at 100 x 35,085.
+    shared_odd_rows: int = 32
+    shared_wide_odd_from: int = 24577
+    shared_singles_per_sm: int = 2
     #: Sums with a residual have clusters of eight programs up to so many columns, however many rows there are: 264 us
     #: against 260 in slices at 2,048 x 65,536 and 270 against 256 at 4,096 x 32,768, but 3.5 against 4.0 at 16 x 32,768
     #: and 11.8 against 12.2 at 64 x 65,536.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from onepass.plan import in_force
-from onepass.plan.tiles import Tile
+from onepass.plan.tiles import Between, Tile
 from onepass.spec import Problem
 
 
@@ -91,6 +91,10 @@ def itemsize(dtype: torch.dtype | None) -> int:
 def fitting(tiles: tuple[Tile, ...], cols: int) -> Tile | None:
     """The first tile for rows as wide as `cols` columns of 16 bits."""
     return next((tile for tile in tiles if cols <= tile.cols), None)
+
+
+def between(tiles: Between, cols: int) -> Tile | None:
+    return next((tile for least, tile in tiles if least <= cols <= tile.cols), None)
 
 
 def piece_of(dtype: torch.dtype, align: int) -> int:

@@ -10,8 +10,10 @@ from onepass.plan import in_force
 def row_counts_apart() -> tuple[int, ...]:
     """Row counts of which each may get kernels of its own, and no other row count further ones."""
     t = in_force.thresholds()
-    most = {t.shared_rows, t.shared_widest_rows, t.few_rows, *(rows for _, rows in t.few_shared_rows)}
-    most |= {rows for rows, _ in t.few_columns[:-1]} | {rows - 1 for *_, rows, _ in (*t.turns_few, *t.summed_turns_few)}
+    most = {t.shared_rows, t.shared_odd_rows, t.shared_widest_rows, t.few_lone[0], t.few_rows}
+    most |= {rows for _, rows in t.few_shared_rows} | {rows for rows, _ in t.few_columns[:-1]}
+    tiles_of_few = (*t.turns_few, *t.summed_turns_few, *t.backward_few, *t.summed_backward_few)
+    most |= {rows - 1 for *_, rows, _ in tiles_of_few}
     most |= {t.centred_backward_short[1] - 1, t.short_rows - 1}
     # As many rows as leave small tiles alone, and twice as many again and again, have each number of these together.
     doubled = itertools.takewhile(lambda rows: rows < t.block_row_min_rows, (t.small_programs << n for n in range(32)))
