@@ -203,8 +203,9 @@ class Backward:
         ready = self._ready.get((aligned, in_turns))
         if ready is None:
             ready = self._ready[aligned, in_turns] = self._prepare(aligned, in_turns)
-            if in_turns and not self.copies and not self.inplace:
-                self._whole = self._in_one(*ready)
+            launches, like_partials, like_mailbox = ready
+            if in_turns and like_mailbox is None and not self.copies and not self.inplace:
+                self._whole = self._in_one(launches, like_partials)
                 del dx, dresidual, tensors  # it makes its own
                 return self(dy, dsum, h, weight, mean, rstd)
         launches, like_partials, like_mailbox = ready
@@ -223,15 +224,10 @@ class Backward:
             launch(stream, *(handles if chosen is None else [handles[index] for index in chosen]))
         return dx, dresidual, dweight, dbias
 
-    def _in_one(
-        self,
-        launches: list[tuple[Launch, list[int] | None]],
-        like_partials: Tensor | None,
-        like_mailbox: Tensor | None,
-    ) -> Call | None:
+    def _in_one(self, launches: list[tuple[Launch, list[int] | None]], like_partials: Tensor | None) -> Call | None:
         """The whole of a call, where nothing has to be filled or copied for it."""
         index, problem = self.place.index, self.problem
-        if index is None or like_mailbox is not None:
+        if index is None:
             return None
         inputs = (
             problem.y, problem.sum if self._has_dsum else None, problem.h, problem.weight,

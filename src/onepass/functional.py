@@ -189,7 +189,7 @@ def transpose_fp8(q: Quantized) -> Quantized:
 
 @cache
 def _eager() -> Any:
-    """Imported at the first call, because it brings Triton; and once: an import statement takes a microsecond."""
+    """Imported at the first call that has kernels; and once, because an import statement takes a microsecond."""
     from onepass import eager
 
     return eager

@@ -35,7 +35,7 @@ VARIANTS: tuple[tuple[str, dict[str, object]], ...] = (
 
 @pytest.fixture(autouse=True)
 def _for_no_other_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled for what is called alone, which takes a third of the time."""
+    """Compiled for what is called alone."""
     monkeypatch.setattr(row_counts, "row_counts_apart", tuple)
 
 
