@@ -288,6 +288,7 @@ def test_a_wide_ring_has_the_fewest_slices_where_rows_begin_in_the_middle_of_lin
         return backward_plans.backward_plan(problem, GLUON, False, min(16, cols & -cols), True).block
 
     assert [block(cols) for cols in (28672, 28680, 49152, 40968, 60001)] == [1024, 1024, 1024, 4096, 4096]
+    assert [block(cols) for cols in (65544, 65537)] == [4096, 2048], "24 groups of 17 programs, or 32 of 33"
     assert [block(cols, torch.float32) for cols in (24576, 20484)] == [512, 2048]
 
 

@@ -15,34 +15,29 @@ from torch import Tensor
 
 from onepass import eager, traced
 from onepass.autograd import SECOND_DERIVATIVE, gradients_of
-from onepass.backward import Backward, Backwards, Needs
+from onepass.backward import Needs
 from onepass.checks import Options, checked
-from onepass.eager import MAX_CALLS, call_of, quantized_call_of
-from onepass.forward import Forward
+from onepass.eager import call_of, quantized_call_of
 from onepass.fp8 import Fp8, Quantized
 from onepass.fp8.forward import Scales
 from onepass.fp8.spec import OPTIONS
-from onepass.plan import in_force
 from onepass.route import INTERPRETED
-from onepass.spec import CASTS, Norm, Problem
 
 Dtype = torch.dtype
-
-_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 
 torch.library.define(
     "onepass::norm",
     "(Tensor x, Tensor? weight, Tensor? bias, Tensor? residual, bool centred, float eps, float offset, str cast, "
     "bool round_residual, ScalarType? out_dtype, ScalarType? residual_dtype, bool stats) "
     "-> (Tensor y, Tensor sum, Tensor mean, Tensor rstd)",
-    tags=_TAGS,
+    tags=traced.TAGS,
 )
 torch.library.define(
     "onepass::norm_backward",
     "(Tensor dy, Tensor? dsum, Tensor h, Tensor? weight, Tensor mean, Tensor rstd, bool centred, float eps, "
     "float offset, str cast, ScalarType x_dtype, ScalarType? bias_dtype, ScalarType? residual_dtype, bool per_head, "
     "bool[4] needs) -> (Tensor dx, Tensor dresidual, Tensor dweight, Tensor dbias)",
-    tags=_TAGS,
+    tags=traced.TAGS,
 )
 
 
@@ -54,7 +49,7 @@ torch.library.define(
     "float? upper_bound, bool round_first, str arithmetic, str layout, str columnwise_order) "
     "-> (Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor data, Tensor scale, Tensor data_t, Tensor scale_t, "
     "Tensor amax)",
-    tags=_TAGS,
+    tags=traced.TAGS,
 )
 
 
@@ -63,7 +58,7 @@ torch.library.define(
     "(Tensor x, Tensor? given, str scaling, str format, int? block, bool columnwise, bool also_unquantized, "
     "bool power_of_two, float floor, float? upper_bound, bool round_first, str arithmetic, str layout, "
     "str columnwise_order) -> (Tensor data, Tensor scale, Tensor data_t, Tensor scale_t, Tensor amax)",
-    tags=_TAGS,
+    tags=traced.TAGS,
 )
 
 
@@ -185,96 +180,41 @@ def _nothing(dtype: Dtype, device: torch.device) -> Tensor:
 
 def _norm(x: Tensor, weight: Any, bias: Any, residual: Any, *rest: Any) -> tuple[Tensor, ...]:
     *options, stats = rest
-    y, total, mean, rstd = call_of(Options(*options), x, weight, bias, residual)(x, weight, bias, residual, stats)
-    return y, _or_empty(total, x), _or_empty(mean, x), _or_empty(rstd, x)
+    made = call_of(Options(*options), x, weight, bias, residual)(x, weight, bias, residual, stats)
+    return tuple(_or_empty(tensor, x) for tensor in made)
 
 
 @torch.library.register_fake("onepass::norm")
-def _norm_fake(x: Tensor, weight: Any, bias: Any, residual: Any, *rest: Any) -> tuple[Tensor, ...]:
-    *options, stats = rest
-    norm, problem = checked(Options(*options), x, weight, bias, residual)
-    rstd = x.new_empty(x.shape[:-1], dtype=torch.float32) if stats else x.new_empty(0)
-    return (
-        x.new_empty(x.shape, dtype=problem.y),
-        x.new_empty(0) if problem.sum is None else x.new_empty(x.shape, dtype=problem.sum),
-        torch.empty_like(rstd) if norm.centred and stats else x.new_empty(0),
-        rstd,
-    )
+def _norm_fake(x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    return tuple(x.new_empty(0) if tensor is None else tensor for tensor in traced.outputs_of_norm(x, *rest))
 
 
-def _norm_traced(x: Tensor, weight: Any, bias: Any, residual: Any, *rest: Any) -> tuple[Tensor, ...] | None:
-    *options, stats = rest
-
-    def build() -> Forward:
-        return Forward(*checked(Options(*options), x, weight, bias, residual), x, residual)
-
-    results = traced.forward(build, x, weight, bias, residual, stats)
-    if results is None:
-        return None
-    return tuple(results[name] if name in results else x.new_empty(0) for name in ("y", "sum", "mean", "rstd"))
-
-
-_backwards: dict[Any, Backwards] = {}
-
-
-def _backward_call(
-    dy: Tensor, dsum: Tensor | None, h: Tensor, weight: Tensor | None,
-    centred: bool, eps: float, offset: float, cast: str, x_dtype: Dtype, bias_dtype: Dtype | None,
-    residual_dtype: Dtype | None, per_head: bool, needs: list[bool],
-) -> Backward:  # fmt: skip
-    norm = Norm(centred, eps, offset, CASTS[cast])
-    weight_dtype = None if weight is None else weight.dtype
-    # What was normalized is x itself, or a sum in a dtype of its own; for the backward these are the same thing, and
-    # it must be planned as the one that an eager call plans.
-    total = None if residual_dtype is None and h.dtype == x_dtype else h.dtype
-    problem = Problem(
-        1, 1, h.shape[-1], x_dtype, dy.dtype, weight_dtype, bias_dtype, residual_dtype, total, per_head
-    )  # fmt: skip
-    key = (norm, problem, in_force.generation(), h.shape, h.device)
-    backwards = _backwards.get(key)
-    if backwards is None:
-        if len(_backwards) >= MAX_CALLS:
-            _backwards.clear()
-        backwards = _backwards[key] = Backwards(norm, problem, h.shape, h.device)
-    return backwards(dy, dsum, h, Needs(*needs))
+def _norm_traced(x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    return tuple(x.new_empty(0) if tensor is None else tensor for tensor in traced.normalize(x, *rest))
 
 
 def _norm_backward(
-    dy: Tensor, dsum: Tensor | None, h: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor,
-    centred: bool, *rest: Any,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    call = _backward_call(dy, dsum, h, weight, centred, *rest)
-    results = call(dy, dsum, h, weight, mean if centred else None, rstd)
-    return tuple(_or_empty(result, h) for result in results)
+    dy: Tensor, dsum: Tensor | None, h: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor, *rest: Any
+) -> tuple[Tensor, ...]:
+    *others, needs = rest
+    options = (*others, tuple(needs))
+    call = traced.backward_call_of(options, options, dy, dsum, h, weight)
+    made = call(dy, dsum, h, weight, mean if call.norm.centred else None, rstd)
+    return tuple(_or_empty(tensor, h) for tensor in made)
+
+
+@torch.library.register_fake("onepass::norm_backward")
+def _norm_backward_fake(dy: Tensor, dsum: Tensor | None, h: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    made = traced.outputs_of_backward(dy, dsum, h, *rest)
+    return tuple(h.new_empty(0) if tensor is None else tensor for tensor in made)
 
 
 def _norm_backward_traced(
     dy: Tensor, dsum: Tensor | None, h: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor,
     centred: bool, *rest: Any,
-) -> tuple[Tensor, ...] | None:  # fmt: skip
-    def build() -> Backward:
-        return _backward_call(dy, dsum, h, weight, centred, *rest)
-
-    results = traced.backward(build, dy, dsum, h, weight, mean if centred else None, rstd)
-    if results is None:
-        return None
-    names = ("dx", "dresidual", "dweight", "dbias")
-    return tuple(results[name] if name in results else h.new_empty(0) for name in names)
-
-
-@torch.library.register_fake("onepass::norm_backward")
-def _norm_backward_fake(
-    dy: Tensor, dsum: Tensor | None, h: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor,
-    centred: bool, eps: float, offset: float, cast: str, x_dtype: Dtype, bias_dtype: Dtype | None,
-    residual_dtype: Dtype | None, per_head: bool, needs: list[bool],
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    affine = h.shape[-2:] if per_head else h.shape[-1:]
-    shapes = (h.shape, h.shape, affine, affine)
-    dtypes = (x_dtype, residual_dtype, None if weight is None else weight.dtype, bias_dtype)
-    return tuple(
-        h.new_empty(shape, dtype=dtype) if need else h.new_empty(0)
-        for need, shape, dtype in zip(needs, shapes, dtypes, strict=True)
-    )
+    made = traced.differentiate(dy, dsum, h, weight, mean if centred else None, rstd, centred, *rest)
+    return tuple(h.new_empty(0) if tensor is None else tensor for tensor in made)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -321,9 +261,8 @@ def _refuse(ctx: Any, *gradients: Any) -> Any:
 torch.library.register_autograd("onepass::norm", _differentiate, setup_context=_setup_context)
 torch.library.register_autograd("onepass::norm_fp8", _differentiate_fp8, setup_context=_setup_fp8_context)
 torch.library.register_autograd("onepass::norm_backward", _refuse)
-if not INTERPRETED:
-    traced.take_apart("onepass::norm", _norm_traced)
-    traced.take_apart("onepass::norm_backward", _norm_backward_traced)
+traced.stands_in("onepass::norm", _norm_traced)
+traced.stands_in("onepass::norm_backward", _norm_backward_traced)
 for _device in ("CUDA", "CPU") if INTERPRETED else ("CUDA",):
     torch.library.impl("onepass::norm", _device, _norm)
     torch.library.impl("onepass::norm_fp8", _device, _norm_fp8)

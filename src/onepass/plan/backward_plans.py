@@ -131,10 +131,23 @@ def backward_choice(problem: Problem, device: Device, centred: bool, align: int)
     t = in_force.thresholds()
     columns = columns_of_16_bits(problem)
     if device.gluon and columns >= t.ring_from and _suits_a_ring(problem, centred, align):
-        fewest = columns >= t.ring_of_fewest_from and problem.cols * problem.h.itemsize % 128 > 0
-        few_slices = (tile for tile in t.rings if columns <= tile.cols * t.many_slices and not fewest)
-        return Choice(_ring_for(problem), next(few_slices, t.rings[-1]))
+        return Choice(_ring_for(problem), _ring_tile(problem, device, columns))
     return _held_backward(problem, centred, align)
+
+
+def _ring_tile(problem: Problem, device: Device, columns: int) -> Tile:
+    t = in_force.thresholds()
+    usual = next((tile for tile in t.rings if columns <= tile.cols * t.many_slices), t.rings[-1])
+    if columns < t.ring_of_fewest_from or problem.cols * problem.h.itemsize % 128 == 0:
+        return usual
+    shares = [_share_at_work(replace(problem, rows=1 << 30), device, tile) for tile in (usual, t.rings[-1])]
+    return t.rings[-1] if shares[1] >= t.sector_share * shares[0] else usual
+
+
+def _share_at_work(problem: Problem, device: Device, tile: Tile) -> float:
+    """Of the programs that could run at once, which share does; the others would be less than a group of them."""
+    plan = _ring(problem, device, Choice(_ring_for(problem), tile))
+    return 0.0 if plan is None else plan.programs / (device.sms * (tile.programs_per_sm or 1))
 
 
 def _suits_a_ring(problem: Problem, centred: bool, align: int) -> bool:

@@ -226,7 +226,8 @@ class BackwardThresholds:
     rings: tuple[Tile, ...] = (Tile(1024, 1, 1, 16, 3), Tile(2048, 1, 2, 8, 3), Tile(4096, 1, 4, 4, 3))
     #: From so many columns on, those that do not begin on 128 bytes, of which slices begin in the middle of lines, have
     #: the last of these, with the fewest ends: 125 us against 132 at 2,000 x 39,560, 179 against 186 at 57,352 columns,
-    #: 197 against 207 at 60,001. At 28,680 it is 96 against 93.
+    #: 197 against 207 at 60,001; but 246 against 237 at 65,537, where so fewer programs would be at work. At 28,680 it
+    #: is 96 against 93.
     ring_of_fewest_from: int = 32769
 
     #: Up to so many rows, programs for dx and programs for dW read the same rows in one launch, and there are no
