@@ -50,6 +50,7 @@ _NO_TILES = {
     "late_centred_between": (),
     "plain_tiles": (),
     "plain_between": (),
+    "summed_between": (),
     "wide_odd_tile": Tile(0, 1, 1),
     "summed_cluster": Tile(0, 1, 1),
     "backward_tiles": (),

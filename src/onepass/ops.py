@@ -6,6 +6,7 @@ Two ops with schemas of a fixed arity; a tensor that a call does not have comes 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -13,11 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from onepass import eager, traced
+from onepass import eager, graph_ops, traced
 from onepass.autograd import SECOND_DERIVATIVE, gradients_of
-from onepass.backward import Needs
+from onepass.backward import Backward, Needs
 from onepass.checks import Options, checked
 from onepass.eager import call_of, quantized_call_of
+from onepass.forward import Forward
 from onepass.fp8 import Fp8, Quantized
 from onepass.fp8.forward import Scales
 from onepass.fp8.spec import OPTIONS
@@ -30,14 +32,14 @@ torch.library.define(
     "(Tensor x, Tensor? weight, Tensor? bias, Tensor? residual, bool centred, float eps, float offset, str cast, "
     "bool round_residual, ScalarType? out_dtype, ScalarType? residual_dtype, bool stats) "
     "-> (Tensor y, Tensor sum, Tensor mean, Tensor rstd)",
-    tags=traced.TAGS,
+    tags=graph_ops.TAGS,
 )
 torch.library.define(
     "onepass::norm_backward",
     "(Tensor dy, Tensor? dsum, Tensor h, Tensor? weight, Tensor mean, Tensor rstd, bool centred, float eps, "
     "float offset, str cast, ScalarType x_dtype, ScalarType? bias_dtype, ScalarType? residual_dtype, bool per_head, "
     "bool[4] needs) -> (Tensor dx, Tensor dresidual, Tensor dweight, Tensor dbias)",
-    tags=traced.TAGS,
+    tags=graph_ops.TAGS,
 )
 
 
@@ -49,7 +51,7 @@ torch.library.define(
     "float? upper_bound, bool round_first, str arithmetic, str layout, str columnwise_order) "
     "-> (Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor data, Tensor scale, Tensor data_t, Tensor scale_t, "
     "Tensor amax)",
-    tags=traced.TAGS,
+    tags=graph_ops.TAGS,
 )
 
 
@@ -58,7 +60,7 @@ torch.library.define(
     "(Tensor x, Tensor? given, str scaling, str format, int? block, bool columnwise, bool also_unquantized, "
     "bool power_of_two, float floor, float? upper_bound, bool round_first, str arithmetic, str layout, "
     "str columnwise_order) -> (Tensor data, Tensor scale, Tensor data_t, Tensor scale_t, Tensor amax)",
-    tags=traced.TAGS,
+    tags=graph_ops.TAGS,
 )
 
 
@@ -173,6 +175,11 @@ def _or_empty(tensor: Tensor | None, like: Tensor) -> Tensor:
     return torch.empty_like(_nothing(like.dtype, like.device)) if tensor is None else tensor
 
 
+def _with_empties(tensors: Iterable[Tensor | None], like: Tensor) -> tuple[Tensor, ...]:
+    """While a graph is traced."""
+    return tuple(like.new_empty(0) if tensor is None else tensor for tensor in tensors)
+
+
 @cache
 def _nothing(dtype: Dtype, device: torch.device) -> Tensor:
     return torch.empty(0, dtype=dtype, device=device)
@@ -186,11 +193,19 @@ def _norm(x: Tensor, weight: Any, bias: Any, residual: Any, *rest: Any) -> tuple
 
 @torch.library.register_fake("onepass::norm")
 def _norm_fake(x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    return tuple(x.new_empty(0) if tensor is None else tensor for tensor in traced.outputs_of_norm(x, *rest))
+    return _with_empties(graph_ops.outputs_of_norm(x, *rest), x)
 
 
-def _norm_traced(x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    return tuple(x.new_empty(0) if tensor is None else tensor for tensor in traced.normalize(x, *rest))
+def _norm_traced(x: Tensor, weight: Any, bias: Any, residual: Any, *rest: Any) -> tuple[Tensor, ...]:
+    *options, stats = rest
+
+    def build() -> Forward:
+        return Forward(*checked(Options(*options), x, weight, bias, residual), x, residual)
+
+    made = traced.forward(build, x, weight, bias, residual, stats)
+    if made is None:
+        return _with_empties(graph_ops.normalize(x, weight, bias, residual, *rest), x)
+    return _with_empties(map(made.get, ("y", "sum", "mean", "rstd")), x)
 
 
 def _norm_backward(
@@ -198,23 +213,29 @@ def _norm_backward(
 ) -> tuple[Tensor, ...]:
     *others, needs = rest
     options = (*others, tuple(needs))
-    call = traced.backward_call_of(options, options, dy, dsum, h, weight)
+    call = graph_ops.backward_call_of(options, options, dy, dsum, h, weight)
     made = call(dy, dsum, h, weight, mean if call.norm.centred else None, rstd)
     return tuple(_or_empty(tensor, h) for tensor in made)
 
 
 @torch.library.register_fake("onepass::norm_backward")
 def _norm_backward_fake(dy: Tensor, dsum: Tensor | None, h: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    made = traced.outputs_of_backward(dy, dsum, h, *rest)
-    return tuple(h.new_empty(0) if tensor is None else tensor for tensor in made)
+    return _with_empties(graph_ops.outputs_of_backward(dy, dsum, h, *rest), h)
 
 
 def _norm_backward_traced(
     dy: Tensor, dsum: Tensor | None, h: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor,
     centred: bool, *rest: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    made = traced.differentiate(dy, dsum, h, weight, mean if centred else None, rstd, centred, *rest)
-    return tuple(h.new_empty(0) if tensor is None else tensor for tensor in made)
+    given = (dy, dsum, h, weight, mean if centred else None, rstd)
+
+    def build() -> Backward:
+        return graph_ops.backward_of(dy, dsum, h, weight, centred, *rest)
+
+    made = traced.backward(build, *given)
+    if made is None:
+        return _with_empties(graph_ops.differentiate(*given, centred, *rest), h)
+    return _with_empties(map(made.get, ("dx", "dresidual", "dweight", "dbias")), h)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -261,8 +282,8 @@ def _refuse(ctx: Any, *gradients: Any) -> Any:
 torch.library.register_autograd("onepass::norm", _differentiate, setup_context=_setup_context)
 torch.library.register_autograd("onepass::norm_fp8", _differentiate_fp8, setup_context=_setup_fp8_context)
 torch.library.register_autograd("onepass::norm_backward", _refuse)
-traced.stands_in("onepass::norm", _norm_traced)
-traced.stands_in("onepass::norm_backward", _norm_backward_traced)
+traced.take_apart("onepass::norm", _norm_traced)
+traced.take_apart("onepass::norm_backward", _norm_backward_traced)
 for _device in ("CUDA", "CPU") if INTERPRETED else ("CUDA",):
     torch.library.impl("onepass::norm", _device, _norm)
     torch.library.impl("onepass::norm_fp8", _device, _norm_fp8)

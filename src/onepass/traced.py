@@ -1,199 +1,171 @@
-"""Under torch.compile: what a graph has of a call.
+"""Under torch.compile: inductor launches the kernels itself, into buffers that it plans.
 
-The ops of ops.py have gradients of their own, an argument for each option, and as many outputs as a call can have at
-the most, of which most are empty: for a small tensor that takes longer than the call itself. So while a graph is
-traced, behind autograd, a leaner op takes the place of each. It has all options in one string and hands out a list of
-what there is, and it runs what an eager call runs. An exported program keeps the ops of ops.py, which can be read.
+An op of the dispatcher takes half of a compiled call of a small tensor. So while a graph is traced, the ops of ops.py
+are taken apart into their kernels, as `torch.library.triton_op` does it. Where that cannot be, leaner ops take their
+place (graph_ops.py): where a size is symbolic, because the number of rows decides the plan; where programs exchange
+sums, must all run at the same time, form clusters, or are in Gluon, which inductor does not know how to launch; where
+it cannot tell what a kernel writes, as with blocks that are held packed; where rows would lie over other threads than
+in a call that is not compiled, and so have other bits; and where a tensor would be copied or is empty. An exported
+program keeps the ops as they are: it is not for one GPU alone, and is to be read.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode, dispatch_functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import _disable_current_modes
 
-from onepass.backward import Backward, Backwards, Needs
-from onepass.checks import Options, checked
-from onepass.eager import MAX_CALLS, call_of
-from onepass.plan import in_force
+from onepass.backward import Backward
+from onepass.forward import Forward
+from onepass.handover import Step
+from onepass.plan.compiler import in_language
 from onepass.route import INTERPRETED
-from onepass.spec import CASTS, Norm, Problem
 
 Maybe = Tensor | None
 
-TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
-torch.library.define(
-    "onepass::launch_norm",
-    "(Tensor x, Tensor? weight, Tensor? bias, Tensor? residual, str options) -> Tensor[]",
-    tags=TAGS,
-)
-torch.library.define(
-    "onepass::launch_norm_backward",
-    "(Tensor dy, Tensor? dsum, Tensor h, Tensor? weight, Tensor? mean, Tensor rstd, str options) -> Tensor[]",
-    tags=TAGS,
-)
+#: What the kernels may write to.
+WRITTEN = {
+    "forward": {"p_y", "p_sum", "p_mean", "p_rstd"},
+    "backward": {"p_dx", "p_dresidual", "p_dweight", "p_dbias", "p_dweights", "p_dbiases"},
+}
 
 
-def stands_in(name: str, function: Callable[..., tuple[Tensor, ...]]) -> None:
-    """While a graph is traced, `function` takes the place of the op of that name."""
+def take_apart(name: str, into: Callable[..., tuple[Tensor, ...]]) -> None:
+    """While a graph is traced, `into` takes the place of the op."""
 
     def rule(mode: Any, op: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         foreign = [kind for kind in types if kind not in (Tensor, FunctionalTensor)]
         if foreign or _exporting():
             return mode.__torch_dispatch__(op, types, args, kwargs)
         with mode:
-            return function(*args, **kwargs)
+            return into(*args, **kwargs)
 
     torch.library.register_torch_dispatch(name, FunctionalTensorMode, rule)
 
 
-def normalize(x: Tensor, weight: Maybe, bias: Maybe, residual: Maybe, *rest: Any) -> tuple[Maybe, ...]:
-    """As `onepass::norm`, with None for what there is not."""
-    made = torch.ops.onepass.launch_norm(x, weight, bias, residual, _written(rest))
-    return _spread(made, outputs_of_norm(x, weight, bias, residual, *rest))
+def forward(
+    build: Callable[[], Forward], x: Tensor, weight: Maybe, bias: Maybe, residual: Maybe, stats: bool
+) -> dict[str, Tensor] | None:
+    """y, sum, mean and rstd by name, as far as the call has them and wants them; None where it stays an op."""
+    if INTERPRETED or not _is_static((x, weight, bias, residual)):
+        return None
+    with _disable_current_modes():  # what is worked out is no part of the graph
+        call = build()
+        problem = call.problem
+        aligned = _aligned((x, weight, bias, residual))
+        align = call.align(aligned)
+        step = call.step(call.plan(aligned), align, stats)
+        if call.empty or call.copies or not _launchable([step], x.device, "forward"):
+            return None
+    tensors = {"x": x, "weight": weight, "bias": bias, "residual": residual}
+    made = {"y": (x.shape, problem.y)}
+    if problem.sum is not None:
+        made["sum"] = (x.shape, problem.sum)
+    if stats:
+        made |= dict.fromkeys((["mean"] if call.norm.centred else []) + ["rstd"], (x.shape[:-1], torch.float32))
+    outputs = {name: torch.empty(shape, dtype=dtype, device=x.device) for name, (shape, dtype) in made.items()}
+    _launch([step], tensors | outputs)
+    return outputs
 
 
-def differentiate(
-    dy: Tensor, dsum: Maybe, h: Tensor, weight: Maybe, mean: Maybe, rstd: Tensor, *rest: Any
-) -> tuple[Maybe, ...]:
-    """As `onepass::norm_backward`, with None for what there is not."""
-    made = torch.ops.onepass.launch_norm_backward(dy, dsum, h, weight, mean, rstd, _written(rest))
-    return _spread(made, outputs_of_backward(dy, dsum, h, weight, mean, rstd, *rest))
+def backward(
+    build: Callable[[], Backward], dy: Tensor, dsum: Maybe, h: Tensor, weight: Maybe, mean: Maybe, rstd: Tensor
+) -> dict[str, Tensor] | None:
+    """dx, dresidual, dweight and dbias by name, as far as they are needed; None where it stays an op."""
+    if INTERPRETED or not _is_static((dy, dsum, h, weight, mean, rstd)):
+        return None
+    with _disable_current_modes():
+        call = build()
+        problem, needs = call.problem, call.needs
+        aligned = _aligned((dy, dsum, h, weight))
+        align = call.align(aligned)
+        steps, partial_rows, mailbox = call.steps(call.plan(aligned), align)
+        if call.empty or call.copies or mailbox or not _launchable(steps, h.device, "backward"):
+            return None
+    tensors = {"dy": dy, "dsum": dsum, "h": h, "weight": weight, "mean": mean, "rstd": rstd}
+    affine = h.shape[-2:] if problem.per_lane else h.shape[-1:]
+    kinds = (
+        ("dx", needs.dx, h.shape, problem.x), ("dresidual", needs.dresidual, h.shape, problem.residual),
+        ("dweight", needs.dweight, affine, problem.weight), ("dbias", needs.dbias, affine, problem.bias),
+    )  # fmt: skip
+    outputs = {
+        name: torch.empty(shape, dtype=dtype, device=h.device)
+        for name, needed, shape, dtype in kinds
+        if needed and dtype is not None
+    }
+    partials = {
+        name + suffix: torch.empty((partial_rows, problem.cols), dtype=torch.float32, device=h.device)
+        for name, suffix in (("dweight", "s"), ("dbias", "es"))
+        if name in outputs and partial_rows
+    }
+    _launch(steps, tensors | outputs | partials)
+    return outputs
 
 
-def outputs_of_norm(x: Tensor, weight: Maybe, bias: Maybe, residual: Maybe, *rest: Any) -> tuple[Maybe, ...]:
-    """Tensors as y, sum, mean and rstd will be, or None."""
-    *options, stats = rest
-    norm, problem = checked(Options(*options), x, weight, bias, residual)
-    rstd = x.new_empty(x.shape[:-1], dtype=torch.float32) if stats else None
-    return (
-        x.new_empty(x.shape, dtype=problem.y),
-        None if problem.sum is None else x.new_empty(x.shape, dtype=problem.sum),
-        torch.empty_like(rstd) if rstd is not None and norm.centred else None,
-        rstd,
+def _launch(steps: Iterable[Step], tensors: Mapping[str, Maybe]) -> None:
+    for step in steps:
+        pointers = [
+            None if dtype is None else tensors[name] for name, dtype in zip(step.names, step.dtypes, strict=True)
+        ]
+        constants = in_language(step.constants)
+        kernel: Any = torch.library.wrap_triton(step.kernel.function)
+        kernel[(step.plan.programs,)](*pointers, *step.scalars, **constants, num_warps=step.plan.warps)
+
+
+def _launchable(steps: Sequence[Step], device: torch.device, direction: str) -> bool:
+    apart = all(not step.cooperative and not step.exchanges and step.cluster == 1 for step in steps)
+    plain = apart and all(step.plan.registers is None and _lies_as_ever(step) for step in steps)
+    plain = plain and not any(step.kernel.gluon for step in steps)
+    return plain and all(_writes(step, device) <= WRITTEN[direction] for step in steps)
+
+
+def _lies_as_ever(step: Step) -> bool:
+    """Whether a row lies over the same threads as in our own launches, whose pointers are multiples of ALIGN elements.
+
+    Inductor says of each that it is a multiple of 16 bytes. Of rows that begin elsewhere weight and bias still do, and
+    the widest piece of anything that a thread may have decides how all of it lies.
+    """
+    widest = 16 // min(dtype.itemsize for dtype in step.dtypes if dtype is not None)
+    pieces = min(widest, step.plan.block // (32 * step.plan.warps))
+    return pieces <= int(step.constants["ALIGN"])
+
+
+_known_writes: dict[Any, set[str]] = {}
+
+
+def _writes(step: Step, device: torch.device) -> set[str]:
+    """The pointers that PyTorch takes to be written to: all of them, where it does not understand the kernel."""
+    key = step.kernel, step.dtypes, tuple(step.constants.items())
+    if key not in _known_writes:
+        with FakeTensorMode():
+            names = [name for name, dtype in zip(step.names, step.dtypes, strict=True) if dtype is not None]
+            tensors = [torch.empty(16, dtype=dtype, device=device) for dtype in step.dtypes if dtype is not None]
+            function = dispatch_functionalize(
+                lambda *given: _launch([step], dict(zip(names, given, strict=True))), FunctionalTensorMode()
+            )
+            nodes = make_fx(function)(*tensors).graph.nodes
+        _known_writes[key] = {name for node in nodes for name in node.kwargs.get("tensors_to_clone", ())}
+    return _known_writes[key]
+
+
+def _is_static(args: Iterable[Any]) -> bool:
+    return all(
+        type(size) is int for tensor in args if isinstance(tensor, Tensor) for size in (*tensor.shape, *tensor.stride())
     )
 
 
-def outputs_of_backward(
-    dy: Tensor, dsum: Maybe, h: Tensor, weight: Maybe, mean: Maybe, rstd: Tensor,
-    centred: bool, eps: float, offset: float, cast: str, x_dtype: torch.dtype, bias_dtype: torch.dtype | None,
-    residual_dtype: torch.dtype | None, per_head: bool, needs: Sequence[bool],
-) -> tuple[Maybe, ...]:  # fmt: skip
-    """Tensors as dx, dresidual, dweight and dbias will be, or None."""
-    affine = h.shape[-2:] if per_head else h.shape[-1:]
-    shapes = (h.shape, h.shape, affine, affine)
-    dtypes = (x_dtype, residual_dtype, None if weight is None else weight.dtype, bias_dtype)
-    return tuple(
-        h.new_empty(shape, dtype=dtype) if need else None
-        for need, shape, dtype in zip(needs, shapes, dtypes, strict=True)
-    )
-
-
-def _backward_of(
-    dy: Tensor, dsum: Maybe, h: Tensor, weight: Maybe,
-    centred: bool, eps: float, offset: float, cast: str, x_dtype: torch.dtype, bias_dtype: torch.dtype | None,
-    residual_dtype: torch.dtype | None, per_head: bool, needs: Sequence[bool],
-) -> Backward:  # fmt: skip
-    """The backward call that an eager one would have."""
-    weight_dtype = None if weight is None else weight.dtype
-    # What was normalized is x itself, or a sum in a dtype of its own; for the backward these are the same thing, and
-    # it must be planned as the one that an eager call plans.
-    total = None if residual_dtype is None and h.dtype == x_dtype else h.dtype
-    problem = Problem(
-        1, 1, h.shape[-1], x_dtype, dy.dtype, weight_dtype, bias_dtype, residual_dtype, total, per_head
-    )  # fmt: skip
-    backwards = Backwards(Norm(centred, eps, offset, CASTS[cast]), problem, h.shape, h.device)
-    return backwards(dy, dsum, h, Needs(*needs))
-
-
-_backwards: dict[Any, Backward] = {}
-
-
-def backward_call_of(
-    name: Hashable, options: Sequence[Any], dy: Tensor, dsum: Maybe, h: Tensor, weight: Maybe
-) -> Backward:
-    """The ready call. `name` is what the options are known by."""
-    key = (
-        name, in_force.generation(), h.shape, h.stride(), h.dtype, h.device, dy.stride(), dy.dtype,
-        None if dsum is None else dsum.stride(), None if weight is None else weight.dtype,
-    )  # fmt: skip
-    call = _backwards.get(key)
-    if call is None:
-        if len(_backwards) >= MAX_CALLS:
-            _backwards.clear()
-        call = _backwards[key] = _backward_of(dy, dsum, h, weight, *options)
-    return call
-
-
-def _launch_norm(x: Tensor, weight: Maybe, bias: Maybe, residual: Maybe, text: str) -> list[Tensor]:
-    options, stats = _options(text)
-    made = call_of(options, x, weight, bias, residual)(x, weight, bias, residual, stats)
-    return [tensor for tensor in made if tensor is not None]
-
-
-def _launch_norm_backward(
-    dy: Tensor, dsum: Maybe, h: Tensor, weight: Maybe, mean: Maybe, rstd: Tensor, text: str
-) -> list[Tensor]:
-    made = backward_call_of(text, _read(text), dy, dsum, h, weight)(dy, dsum, h, weight, mean, rstd)
-    return [tensor for tensor in made if tensor is not None]
-
-
-@torch.library.register_fake("onepass::launch_norm")
-def _launch_norm_fake(x: Tensor, weight: Maybe, bias: Maybe, residual: Maybe, text: str) -> list[Tensor]:
-    return _present(outputs_of_norm(x, weight, bias, residual, *_read(text)))
-
-
-@torch.library.register_fake("onepass::launch_norm_backward")
-def _launch_norm_backward_fake(
-    dy: Tensor, dsum: Maybe, h: Tensor, weight: Maybe, mean: Maybe, rstd: Tensor, text: str
-) -> list[Tensor]:
-    return _present(outputs_of_backward(dy, dsum, h, weight, mean, rstd, *_read(text)))
-
-
-def _present(tensors: Iterable[Maybe]) -> list[Tensor]:
-    return [tensor for tensor in tensors if tensor is not None]
-
-
-def _spread(made: Iterable[Tensor], places: Iterable[Maybe]) -> tuple[Maybe, ...]:
-    """What was made, each at its place."""
-    remaining = iter(made)
-    return tuple(None if place is None else next(remaining) for place in places)
-
-
-def _written(values: Iterable[Any]) -> str:
-    return json.dumps([str(value) if isinstance(value, torch.dtype) else value for value in values])
-
-
-@cache
-def _read(text: str) -> tuple[Any, ...]:
-    values = json.loads(text)
-    dtypes = {value: getattr(torch, value.removeprefix("torch.")) for value in values if _is_dtype(value)}
-    return tuple(dtypes[value] if _is_dtype(value) else value for value in values)
-
-
-def _is_dtype(value: Any) -> bool:
-    return isinstance(value, str) and value.startswith("torch.")
-
-
-@cache
-def _options(text: str) -> tuple[Options, bool]:
-    *options, stats = _read(text)
-    return Options(*options), stats
+def _aligned(tensors: Iterable[Maybe]) -> bool:
+    """Inductor sees to it that what a graph is given begins at 16 bytes; a view within it may not."""
+    return all(tensor is None or tensor.storage_offset() * tensor.itemsize % 16 == 0 for tensor in tensors)
 
 
 def _exporting() -> bool:
     from torch.export._trace import custom_triton_ops_decomposition_disabled
 
     return custom_triton_ops_decomposition_disabled()
-
-
-_library = torch.library.Library("onepass", "FRAGMENT")
-for _device in ("CUDA", "CPU") if INTERPRETED else ("CUDA",):
-    for _name, _function in (("launch_norm", _launch_norm), ("launch_norm_backward", _launch_norm_backward)):
-        torch.library.impl(f"onepass::{_name}", _device, _function)
-        _library.impl(_name, torch.library.fallthrough_kernel, f"Autograd{_device}")

@@ -1,5 +1,6 @@
-"""What torch.compile sees of a call: kernels that inductor launches, or an op. Traced with fake CUDA tensors."""
+"""What torch.compile sees of a call: kernels that inductor launches, or a lean op. Traced with fake CUDA tensors."""
 
+import itertools
 import re
 from collections import Counter
 from typing import Any
@@ -17,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from triton.backends.compiler import GPUTarget
 
-from onepass import ops
+from onepass import graph_ops, ops
 from onepass.forward import Forward
 from onepass.handover import Step
 from onepass.kernels import few, reduce, stream, tile, turns
@@ -143,10 +144,33 @@ def test_a_backward_is_its_kernels(rows: int, cols: int, kernels: dict[str, int]
         (0, 2048, "there is nothing to launch for"),
     ],
 )
-def test_what_inductor_cannot_launch_stays_an_op(rows: int, cols: int, why: str) -> None:
+def test_what_inductor_cannot_launch_is_a_lean_op(rows: int, cols: int, why: str) -> None:
     with FakeTensorMode():
         graph = traced(lambda x, w: norm(x, w), fake(rows, cols), fake(cols))
-    assert parts_of(graph) == {"norm": 1}, why
+    assert parts_of(graph) == {"launch_norm": 1}, why
+
+
+@pytest.mark.parametrize(("rows", "cols"), [(64, 262144), (3000, 16384)])
+def test_a_backward_that_inductor_cannot_launch_is_a_lean_op(rows: int, cols: int) -> None:
+    with FakeTensorMode():
+        given = fake(rows, cols), fake(rows, cols), fake(cols), fake(rows, dtype=torch.float32)
+        graph = traced(backward, *given)
+        shapes = [tuple(made.shape) for made in graph(*given)]
+    assert parts_of(graph) == {"launch_norm_backward": 1}
+    assert shapes == [(rows, cols), (0,), (cols,), (0,)], "as the op that it stands for"
+
+
+def test_a_lean_op_hands_out_what_there_is() -> None:
+    options = {"eps": 1e-6, "offset": 0.0, "cast": "output", "round_residual": False, "out": None, "residual": None}
+    with FakeTensorMode():
+        x, weight, bias = fake(3, 48), fake(48), fake(48)
+        for centred, residual, stats in itertools.product((False, True), (None, fake(3, 48)), (False, True)):
+            text = graph_ops._written([centred, *options.values(), stats])
+            made = torch.ops.onepass.launch_norm(x, weight, bias if centred else None, residual, text)
+            assert len(made) == 1 + (residual is not None) + stats * (1 + centred)
+            assert graph_ops._read(text) == (centred, *options.values(), stats)
+    given = (True, 1e-5, 0.5, "llama", BF16, None, torch.float32, False, [True, False])
+    assert graph_ops._read(graph_ops._written(given)) == given
 
 
 def layouts(step: Step) -> set[tuple[str, str]]:
@@ -178,10 +202,10 @@ def test_where_inductor_launches_a_row_lies_over_the_same_threads(
     assert (layouts(step) == ours) == alike
 
 
-def test_a_symbolic_row_count_stays_an_op() -> None:
+def test_a_symbolic_row_count_is_a_lean_op() -> None:
     sizes = ShapeEnv()
     with FakeTensorMode(shape_env=sizes):
         symbol = sizes.create_symbol(40, ConstantSource("rows"), DimDynamic.DYNAMIC)
         rows = sizes.create_symintnode(symbol, hint=40)
         graph = traced(lambda x, w: norm(x, w), fake(rows, 2048), fake(2048))
-    assert parts_of(graph) == {"norm": 1}
+    assert parts_of(graph) == {"launch_norm": 1}

@@ -221,6 +221,9 @@ def forward_choice(problem: Problem, device: Device, centred: bool, align: int) 
         tile = between(t.wider_weight_between, columns) or tile
     if plain and held == 2 and not centred and piece == 16:
         tile = between(t.plain_between, columns) or tile
+    summed = problem.residual is not None and not problem.quantized and problem.x.itemsize == 2
+    if summed and not centred and piece == 16:
+        tile = between(t.summed_between, columns) or tile
     if centred and plain and held == 2 and piece > 4:
         tile = between(t.late_centred_between, columns) or tile
     if centred and plain and held == 2 and piece == 4 and problem.cols >= t.half_odd_centred_from:

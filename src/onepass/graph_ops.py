@@ -1,0 +1,181 @@
+"""What a graph of torch.compile has of a call that inductor cannot launch itself (traced.py).
+
+The ops of ops.py have gradients of their own, an argument for each option, and as many outputs as a call can have at
+the most, of which most are empty: for a small tensor that takes longer than the call itself. These have all options in
+one string, hand out a list of what there is, and run what an eager call runs. They stand behind autograd.
+
+PyTorch keeps compiled graphs on disk, from one version of onepass to the next: an op whose arguments change must change
+its name as well.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Iterable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from onepass.backward import Backward, Backwards, Needs
+from onepass.checks import Options, checked
+from onepass.eager import MAX_CALLS, call_of
+from onepass.plan import in_force
+from onepass.route import INTERPRETED
+from onepass.spec import CASTS, Norm, Problem
+
+Maybe = Tensor | None
+
+TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
+torch.library.define(
+    "onepass::launch_norm",
+    "(Tensor x, Tensor? weight, Tensor? bias, Tensor? residual, str options) -> Tensor[]",
+    tags=TAGS,
+)
+torch.library.define(
+    "onepass::launch_norm_backward",
+    "(Tensor dy, Tensor? dsum, Tensor h, Tensor? weight, Tensor? mean, Tensor rstd, str options) -> Tensor[]",
+    tags=TAGS,
+)
+
+
+def normalize(x: Tensor, weight: Maybe, bias: Maybe, residual: Maybe, *rest: Any) -> tuple[Maybe, ...]:
+    """As `onepass::norm`, with None for what there is not."""
+    made = torch.ops.onepass.launch_norm(x, weight, bias, residual, _written(rest))
+    return _spread(made, outputs_of_norm(x, weight, bias, residual, *rest))
+
+
+def differentiate(
+    dy: Tensor, dsum: Maybe, h: Tensor, weight: Maybe, mean: Maybe, rstd: Tensor, *rest: Any
+) -> tuple[Maybe, ...]:
+    """As `onepass::norm_backward`, with None for what there is not."""
+    made = torch.ops.onepass.launch_norm_backward(dy, dsum, h, weight, mean, rstd, _written(rest))
+    return _spread(made, outputs_of_backward(dy, dsum, h, weight, mean, rstd, *rest))
+
+
+def outputs_of_norm(x: Tensor, weight: Maybe, bias: Maybe, residual: Maybe, *rest: Any) -> tuple[Maybe, ...]:
+    """Tensors as y, sum, mean and rstd will be, or None."""
+    *options, stats = rest
+    norm, problem = checked(Options(*options), x, weight, bias, residual)
+    rstd = x.new_empty(x.shape[:-1], dtype=torch.float32) if stats else None
+    return (
+        x.new_empty(x.shape, dtype=problem.y),
+        None if problem.sum is None else x.new_empty(x.shape, dtype=problem.sum),
+        torch.empty_like(rstd) if rstd is not None and norm.centred else None,
+        rstd,
+    )
+
+
+def outputs_of_backward(
+    dy: Tensor, dsum: Maybe, h: Tensor, weight: Maybe, mean: Maybe, rstd: Tensor,
+    centred: bool, eps: float, offset: float, cast: str, x_dtype: torch.dtype, bias_dtype: torch.dtype | None,
+    residual_dtype: torch.dtype | None, per_head: bool, needs: Sequence[bool],
+) -> tuple[Maybe, ...]:  # fmt: skip
+    """Tensors as dx, dresidual, dweight and dbias will be, or None."""
+    affine = h.shape[-2:] if per_head else h.shape[-1:]
+    shapes = (h.shape, h.shape, affine, affine)
+    dtypes = (x_dtype, residual_dtype, None if weight is None else weight.dtype, bias_dtype)
+    return tuple(
+        h.new_empty(shape, dtype=dtype) if need else None
+        for need, shape, dtype in zip(needs, shapes, dtypes, strict=True)
+    )
+
+
+def backward_of(
+    dy: Tensor, dsum: Maybe, h: Tensor, weight: Maybe,
+    centred: bool, eps: float, offset: float, cast: str, x_dtype: torch.dtype, bias_dtype: torch.dtype | None,
+    residual_dtype: torch.dtype | None, per_head: bool, needs: Sequence[bool],
+) -> Backward:  # fmt: skip
+    """The backward call that an eager one would have."""
+    weight_dtype = None if weight is None else weight.dtype
+    # What was normalized is x itself, or a sum in a dtype of its own; for the backward these are the same thing, and
+    # it must be planned as the one that an eager call plans.
+    total = None if residual_dtype is None and h.dtype == x_dtype else h.dtype
+    problem = Problem(
+        1, 1, h.shape[-1], x_dtype, dy.dtype, weight_dtype, bias_dtype, residual_dtype, total, per_head
+    )  # fmt: skip
+    backwards = Backwards(Norm(centred, eps, offset, CASTS[cast]), problem, h.shape, h.device)
+    return backwards(dy, dsum, h, Needs(*needs))
+
+
+_backwards: dict[Any, Backward] = {}
+
+
+def backward_call_of(
+    name: Hashable, options: Sequence[Any], dy: Tensor, dsum: Maybe, h: Tensor, weight: Maybe
+) -> Backward:
+    """The ready call. `name` is what the options are known by."""
+    key = (
+        name, in_force.generation(), h.shape, h.stride(), h.dtype, h.device, dy.stride(), dy.dtype,
+        None if dsum is None else dsum.stride(), None if weight is None else weight.dtype,
+    )  # fmt: skip
+    call = _backwards.get(key)
+    if call is None:
+        if len(_backwards) >= MAX_CALLS:
+            _backwards.clear()
+        call = _backwards[key] = backward_of(dy, dsum, h, weight, *options)
+    return call
+
+
+def _launch_norm(x: Tensor, weight: Maybe, bias: Maybe, residual: Maybe, text: str) -> list[Tensor]:
+    options, stats = _options(text)
+    made = call_of(options, x, weight, bias, residual)(x, weight, bias, residual, stats)
+    return [tensor for tensor in made if tensor is not None]
+
+
+def _launch_norm_backward(
+    dy: Tensor, dsum: Maybe, h: Tensor, weight: Maybe, mean: Maybe, rstd: Tensor, text: str
+) -> list[Tensor]:
+    made = backward_call_of(text, _read(text), dy, dsum, h, weight)(dy, dsum, h, weight, mean, rstd)
+    return [tensor for tensor in made if tensor is not None]
+
+
+@torch.library.register_fake("onepass::launch_norm")
+def _launch_norm_fake(x: Tensor, weight: Maybe, bias: Maybe, residual: Maybe, text: str) -> list[Tensor]:
+    return _present(outputs_of_norm(x, weight, bias, residual, *_read(text)))
+
+
+@torch.library.register_fake("onepass::launch_norm_backward")
+def _launch_norm_backward_fake(
+    dy: Tensor, dsum: Maybe, h: Tensor, weight: Maybe, mean: Maybe, rstd: Tensor, text: str
+) -> list[Tensor]:
+    return _present(outputs_of_backward(dy, dsum, h, weight, mean, rstd, *_read(text)))
+
+
+def _present(tensors: Iterable[Maybe]) -> list[Tensor]:
+    return [tensor for tensor in tensors if tensor is not None]
+
+
+def _spread(made: Iterable[Tensor], places: Iterable[Maybe]) -> tuple[Maybe, ...]:
+    """What was made, each at its place."""
+    remaining = iter(made)
+    return tuple(None if place is None else next(remaining) for place in places)
+
+
+def _written(values: Iterable[Any]) -> str:
+    return json.dumps([str(value) if isinstance(value, torch.dtype) else value for value in values])
+
+
+@cache
+def _read(text: str) -> tuple[Any, ...]:
+    values = json.loads(text)
+    dtypes = {value: getattr(torch, value.removeprefix("torch.")) for value in values if _is_dtype(value)}
+    return tuple(dtypes[value] if _is_dtype(value) else value for value in values)
+
+
+def _is_dtype(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith("torch.")
+
+
+@cache
+def _options(text: str) -> tuple[Options, bool]:
+    *options, stats = _read(text)
+    return Options(*options), stats
+
+
+_library = torch.library.Library("onepass", "FRAGMENT")
+for _device in ("CUDA", "CPU") if INTERPRETED else ("CUDA",):
+    for _name, _function in (("launch_norm", _launch_norm), ("launch_norm_backward", _launch_norm_backward)):
+        torch.library.impl(f"onepass::{_name}", _device, _function)
+        _library.impl(_name, torch.library.fallthrough_kernel, f"Autograd{_device}")
