@@ -94,8 +94,8 @@ def test_clusters_have_the_warps_of_one_program(centred, dtype):
 def test_clusters_are_for_rows_that_can_be_laid_out_by_vectors_of_a_known_width():
     alike = problem_of(1, 32768)
     others = (
-        replace(alike, weight=torch.float32), replace(alike, y=torch.float32), replace(alike, quantized="tensor"),
-        replace(alike, quantized="block", group=128), replace(alike, rows=65),
+        replace(alike, weight=torch.float32), replace(alike, y=torch.float32), replace(alike, bias=torch.float32),
+        replace(alike, quantized="tensor"), replace(alike, quantized="block", group=128), replace(alike, rows=65),
     )  # fmt: skip
     assert forward_plans.forward_plan(alike, CLUSTERED, False, 8).slices == 8
     assert all(forward_plans.forward_plan(other, CLUSTERED, False, 8).slices == 1 for other in others)

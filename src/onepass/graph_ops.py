@@ -120,15 +120,14 @@ def backward_call_of(
 
 def _launch_norm(x: Tensor, weight: Maybe, bias: Maybe, residual: Maybe, text: str) -> list[Tensor]:
     options, stats = _options(text)
-    made = call_of(options, x, weight, bias, residual)(x, weight, bias, residual, stats)
-    return [tensor for tensor in made if tensor is not None]
+    return _present(call_of(options, x, weight, bias, residual)(x, weight, bias, residual, stats))
 
 
 def _launch_norm_backward(
     dy: Tensor, dsum: Maybe, h: Tensor, weight: Maybe, mean: Maybe, rstd: Tensor, text: str
 ) -> list[Tensor]:
-    made = backward_call_of(text, _read(text), dy, dsum, h, weight)(dy, dsum, h, weight, mean, rstd)
-    return [tensor for tensor in made if tensor is not None]
+    call = backward_call_of(text, _read(text), dy, dsum, h, weight)
+    return _present(call(dy, dsum, h, weight, mean, rstd))
 
 
 @torch.library.register_fake("onepass::launch_norm")

@@ -172,7 +172,8 @@ def _shared(problem: Problem, device: Device, plan: Plan, align: int) -> Plan:
         return plan
     # The compiler must lay a row out by vectors of a known width: tensors of other widths may change it. Groups of
     # columns would have to lie in one program, and two launches to agree on what the first leaves in the L2.
-    sizes = {dtype.itemsize for dtype in (problem.x, problem.y, problem.weight, problem.residual, problem.sum) if dtype}
+    affine, sums = (problem.weight, problem.bias), (problem.residual, problem.sum)
+    sizes = {dtype.itemsize for dtype in (problem.x, problem.y, *affine, *sums) if dtype is not None}
     if len(sizes) > 1 or problem.group > 1 or problem.quantized in ("tensor", "amax"):
         return plan
     vector = min(align, vector_of(problem, align), plan.block // (32 * plan.warps))

@@ -46,8 +46,8 @@ class ForwardThresholds:
     #: 5.0 us against 5.5 at 2,093 x 1,600, 8.2 against 8.6 at 4,096 rows, 50.2 against 52.4 at 32,768; 5.2 against 5.6
     #: at 2,093 x 1,792, but 3.8 against 3.7 at 1,000. Up to 3,072 columns it is 7 to 11 % at 2,093 rows too, and level
     #: for more; but so many elements a thread are kept packed, which inductor cannot follow: a compiled call would go
-    #: through an op. With a residual it is slower. From 5,121 columns on 6.8 us against 8.0 at 1,056 x
-    #: 5,376, 7.4 against 8.5 at 6,144 columns, 57.8 against 61.3 at 11,160 x 5,376; level at 64 and 300.
+    #: through an op. With a residual it is slower. From 5,121 columns on 6.8 us against 8.0 at 1,056 x 5,376, 7.4
+    #: against 8.5 at 6,144 columns, 57.8 against 61.3 at 11,160 x 5,376; level at 64 and 300 rows.
     plain_between: Between = ((1537, Tile(1792, 1, 2, block=256)), (5121, Tile(6144, 1, 4, block=512)))
     #: With a residual of 16 bits, by twice the columns: 8.9 us against 9.7 at 1,000 x 4,096, 17.7 against 18.1 at 2,048
     #: rows, 18.7 against 19.9 at 2,048 x 4,352; level at 128 rows and for many, but 6.2 against 6.0 at 500 x 4,352.
