@@ -7,9 +7,9 @@ from itertools import product
 import pytest
 import torch
 
-from onepass.plan import backward_plans, column_sums, in_force, plans, row_counts, tuned
+from onepass.plan import backward_plans, column_sums, in_force, plans, tuned
 from onepass.plan.turns import takes_turns
-from planning import CLUSTERED, DTYPES, GLUON, H200, ROWS, norms, power_of_two_at_least, problem_of, schedules
+from planning import CLUSTERED, DTYPES, GLUON, H200, norms, power_of_two_at_least, problem_of, schedules
 
 
 def test_a_weight_for_each_head_is_not_split_in_the_backward():
@@ -70,18 +70,6 @@ def test_rows_in_turns_have_as_many_programs_for_each(centred, dtype):
             assert few.rows == 1 and (many.rows > 1 or few.programs < many.programs), cols
     one = replace(problem_of(4096, 4100), turns=2)
     assert backward_plans.backward_plan(one, H200, centred, 4, False).schedule == "tile", "in pieces of 8 bytes"
-
-
-@norms
-def test_row_counts_that_were_prepared_for_have_all_kernels_of_rows_in_turns(centred):
-    def kernels(cols, counts):
-        problems = [replace(problem_of(rows, cols), turns=8) for rows in counts]
-        plans = [backward_plans.backward_plan(problem, H200, centred, 1, True) for problem in problems]
-        return {(p.schedule, p.rows, p.block, p.blocks, p.warps, p.stages, p.slices) for p in plans}
-
-    for cols in (175, 369, 4099, 12001, 20001, 70001):
-        prepared = kernels(cols, row_counts.row_counts_apart())
-        assert kernels(cols, {*ROWS, 2, 600, 3000, 10_000, 20_000}) <= prepared, cols
 
 
 def test_few_rows_have_a_backward_of_one_launch():
