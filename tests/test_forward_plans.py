@@ -104,7 +104,7 @@ def test_clusters_are_for_rows_that_can_be_laid_out_by_vectors_of_a_known_width(
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 @norms
 def test_few_rows_that_begin_anywhere_have_clusters_too(centred, dtype):
-    t = in_force.thresholds()
+    t, shared = in_force.thresholds(), set()
     for cols, align in product((20001, 20002, 20004, 30001, 30002, 44001), (1, 2, 4)):
         if cols % align or align * dtype.itemsize >= 16:
             continue
@@ -125,6 +125,8 @@ def test_few_rows_that_begin_anywhere_have_clusters_too(centred, dtype):
         assert slices == [8, 1], (cols, align)
         quantized = replace(problem, quantized="static")
         assert forward_plans.forward_plan(quantized, CLUSTERED, centred, align).slices == 1
+        shared.add(align)
+    assert shared == ({1, 2} if dtype == torch.float32 else {1, 2, 4}), "no shape of such rows was shared"
 
 
 @norms
