@@ -56,8 +56,6 @@ def test_row_counts_that_were_prepared_for_have_all_kernels(centred, summed, dty
 
     later = {*ROWS, 2, 4, 5, 17, 32, 33, 40, 60, 65, 100, 132, 133, 200, 264, 265, 600, 1279, 1281, 3000}
     for cols in WIDTHS:
-        if cols % vector and cols * dtype.itemsize > 512 << 10:
-            continue  # of 2 to 7 such rows the number decides from where a ring counts (docs/design.md)
         prepared = kernels(cols, row_counts.row_counts_apart())
         missing = kernels(cols, later) - prepared
         assert not missing, (cols, missing)

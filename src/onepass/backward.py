@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from onepass.handover import Place, Step, contiguous_strides, divided, make_kernels, stat_strides, switches, word_dtype
+from onepass.handover import Place, Step, divided, make_kernels, stat_strides, switches, word_dtype
 from onepass.kernels import (
     Kernel,
     few_backward,
@@ -27,7 +27,7 @@ from onepass.pages import filled
 from onepass.plan import backward_plans, column_sums, plans, row_counts
 from onepass.plan.device import device_of
 from onepass.plan.launch import Call, Launch, whole_call
-from onepass.plan.layout import Layout, layout_of
+from onepass.plan.layout import Layout, contiguous_strides, layout_of
 from onepass.plan.plans import Plan, power_of_two
 from onepass.spec import Norm, Problem
 
@@ -145,9 +145,8 @@ class Backward:
         turns, sector_turns = (1 if needs.dresidual else turns_of(problem, layout, size) for size in (16, 32))
         self.problem = replace(problem, rows=layout.rows, lanes=layout.lanes, turns=turns, sector_turns=sector_turns)
         self._has_dsum = dsum is not None
-        dx_is_like_h = tuple(h) == dense and problem.h == problem.x
         affine = (layout.lanes, problem.cols) if problem.per_lane else (problem.cols,)
-        self._like_dx = None if dx_is_like_h else self.place.like(shape, problem.x)
+        self._like_dx = self.place.like(shape, problem.x)
         self._like_dresidual = self._like_dweight = self._like_dbias = None
         if needs.dresidual and problem.residual is not None:
             self._like_dresidual = self.place.like(shape, problem.residual)
@@ -194,7 +193,7 @@ class Backward:
             dsum = None if dsum is None else dsum.contiguous()
         dx = dresidual = dweight = dbias = None
         if self.needs.dx:
-            dx = dy if self.inplace else torch.empty_like(h if self._like_dx is None else self._like_dx)
+            dx = dy if self.inplace else torch.empty_like(self._like_dx)
         if self._like_dresidual is not None:
             dresidual = torch.empty_like(self._like_dresidual)
         tensors = (dy, dsum, h, weight, mean, rstd, dx, dresidual)
@@ -234,17 +233,17 @@ class Backward:
             torch.float32 if self.norm.centred else None, torch.float32,
         )  # fmt: skip
         outputs = (
-            (2 if self._like_dx is None else self._like_dx) if self.needs.dx else None, self._like_dresidual,
+            self._like_dx if self.needs.dx else None, self._like_dresidual,
             None if self._like_dweight is None else like_partials, None if self._like_dbias is None else like_partials,
             self._like_dweight, self._like_dbias,
         )  # fmt: skip
         tensors = sum(each is not None for each in (*inputs, *outputs))
         parts = [(launch, range(tensors) if chosen is None else chosen) for launch, chosen in launches]
-        return whole_call(parts, tensors, len(inputs), outputs, (0, 1, 4, 5), index, torch.empty_like)
+        return whole_call(parts, tensors, len(inputs), outputs, (0, 1, 4, 5), index)
 
     def _of_nothing(self, dy: Tensor, h: Tensor) -> Gradients:
         """The gradients where there is not one element: sums over no rows are zero."""
-        dx = torch.empty_like(h if self._like_dx is None else self._like_dx) if not self.inplace else dy
+        dx = torch.empty_like(self._like_dx) if not self.inplace else dy
         dresidual = None if self._like_dresidual is None else torch.empty_like(self._like_dresidual)
         dweight = None if self._like_dweight is None else torch.zeros_like(self._like_dweight)
         dbias = None if self._like_dbias is None else torch.zeros_like(self._like_dbias)

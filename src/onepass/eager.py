@@ -26,7 +26,7 @@ MAX_CALLS = 16384
 
 
 def call_of(
-    options: Options, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None
+    options: tuple[Any, ...], x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None
 ) -> Forward:
     """The ready call; a new one is checked first, and nothing is launched if it is refused."""
     try:
@@ -39,16 +39,17 @@ def call_of(
         )  # fmt: skip
         call = _calls.get(key)
     except (AttributeError, TypeError):  # not even a key can be made of it
-        checked(options, x, weight, bias, residual)
+        checked(Options(*options), x, weight, bias, residual)
         raise
     if call is None:
-        norm, problem = checked(options, x, weight, bias, residual)
-        if may_search(options, x):
-            search(options, x, weight, bias, residual)
+        asked = Options(*options)
+        norm, problem = checked(asked, x, weight, bias, residual)
+        if may_search(asked, x):
+            search(asked, x, weight, bias, residual)
             key = (options, in_force.generation(), *key[2:])  # what was found is in force from here on
         if len(_calls) >= MAX_CALLS:
             _calls.clear()
-        call = _calls[key] = Forward(norm, problem, x, residual, options.inplace_backward)
+        call = _calls[key] = Forward(norm, problem, x, residual, asked.inplace_backward)
     return call
 
 
@@ -107,7 +108,9 @@ def quantize(
     )  # fmt: skip
 
 
-def normalize(options: Options, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None) -> Any:
+def normalize(
+    options: tuple[Any, ...], x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None
+) -> Any:
     call = call_of(options, x, weight, bias, residual)
     if torch.is_grad_enabled() and (
         x.requires_grad

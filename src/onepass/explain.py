@@ -69,7 +69,7 @@ def explain(
         return Explanation(norm, replace(problem, rows=rows), x.device)
     from onepass.backward import Backward, Needs
     from onepass.forward import Forward
-    from onepass.handover import contiguous_strides
+    from onepass.plan.layout import contiguous_strides
 
     call = Forward(norm, problem, x, residual)
     dense = contiguous_strides(x.shape)

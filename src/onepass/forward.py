@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from onepass.backward import Backwards
-from onepass.handover import Place, Step, contiguous_strides, divided, make_kernels, stat_strides, switches, word_dtype
+from onepass.handover import Place, Step, divided, make_kernels, stat_strides, switches, word_dtype
 from onepass.kernels import odd_forward, split_forward, stream_forward, tile_forward
 from onepass.pages import filled
 from onepass.plan import forward_plans, in_force, plans, row_counts
 from onepass.plan.device import device_of
 from onepass.plan.launch import Call, Launch, whole_call
-from onepass.plan.layout import Layout, layout_of
+from onepass.plan.layout import Layout, contiguous_strides, layout_of
 from onepass.plan.plans import Plan, power_of_two
 from onepass.spec import Norm, Problem
 
@@ -69,8 +69,7 @@ class Forward:
         self.layout: Layout = layout
         self.problem = replace(problem, rows=layout.rows, lanes=layout.lanes)
         self.backwards = Backwards(norm, self.problem, x.shape, x.device, inplace_backward)
-        y_is_like_x = x.is_contiguous() and problem.y == x.dtype
-        self._like_y = None if y_is_like_x else self.place.like(x.shape, problem.y)
+        self._like_y = self.place.like(x.shape, problem.y)
         self._like_sum = None if problem.sum is None else self.place.like(x.shape, problem.sum)
         self._like_statistic = self.place.like(x.shape[:-1], torch.float32)
         self._align = layout.align(problem.cols)
@@ -99,7 +98,7 @@ class Forward:
         if place.is_elsewhere():
             with torch.cuda.device(place.device):
                 return self(x, weight, bias, residual, stats)
-        y = torch.empty_like(x if self._like_y is None else self._like_y)
+        y = torch.empty_like(self._like_y)
         total = None if self._like_sum is None else torch.empty_like(self._like_sum)
         mean = torch.empty_like(self._like_statistic) if stats and self.norm.centred else None
         rstd = torch.empty_like(self._like_statistic) if stats else None
@@ -142,14 +141,11 @@ class Forward:
             return None
         like_statistic = self._like_statistic if stats else None
         outputs = (
-            0 if self._like_y is None else self._like_y, self._like_sum,
-            like_statistic if self.norm.centred else None, like_statistic,
+            self._like_y, self._like_sum, like_statistic if self.norm.centred else None, like_statistic,
         )  # fmt: skip
         inputs = (problem.x, problem.residual, problem.weight, problem.bias)
         tensors = sum(each is not None for each in (*inputs, *outputs))
-        return whole_call(
-            [(launch, range(tensors))], tensors, len(inputs), outputs, range(4), index, torch.empty_like
-        )  # fmt: skip
+        return whole_call([(launch, range(tensors))], tensors, len(inputs), outputs, range(4), index)
 
     def _scalars(self, plan: Plan, align: int, quantizing: Quantizing) -> tuple[Any, ...]:
         """The arguments that follow the pointers."""

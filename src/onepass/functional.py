@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from onepass import reference
 from onepass.checks import Options, check_quantize, checked
 from onepass.fp8 import Fp8, Quantized, definition
-from onepass.route import DIRECT, OPS, Route, route_of
+from onepass.route import DIRECT, INTERPRETED, OPS, Route, route_of
 
 
 def rms_norm(
@@ -65,9 +66,7 @@ def rms_norm(
         >>> onepass.rms_norm(x, weight).shape
         torch.Size([4, 64])
     """
-    options = Options(
-        False, eps, offset, cast, round_residual, out_dtype, residual_dtype, inplace_backward, autotune
-    )  # fmt: skip
+    options = (False, eps, offset, cast, round_residual, out_dtype, residual_dtype, inplace_backward, autotune)
     return normalize(options, x, weight, bias, residual, quantize)
 
 
@@ -98,32 +97,36 @@ def layer_norm(
         >>> total.shape
         torch.Size([4, 64])
     """
-    options = Options(
-        True, eps, offset, cast, round_residual, out_dtype, residual_dtype, inplace_backward, autotune
-    )  # fmt: skip
+    options = (True, eps, offset, cast, round_residual, out_dtype, residual_dtype, inplace_backward, autotune)
     return normalize(options, x, weight, bias, residual, quantize)
 
 
 def normalize(
-    options: Options,
+    options: tuple[Any, ...],
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
     residual: Tensor | None,
     fp8: Fp8 | None = None,
 ) -> Any:
-    """Send a call down its road; see `route.py`."""
+    """Send a call down its road; see `route.py`. `options` are those of `Options`, which takes a while to make."""
+    if is_compiling() and fp8 is None and (INTERPRETED or x.is_cuda):
+        # OPS, by a way with as few names as can be: what dynamo looks up here, guards look up again at every call.
+        from onepass.ops import normalize as as_op
+
+        return as_op(options, x, weight, bias, residual)
     route = route_of(x, weight, bias, residual)
     if fp8 is not None:
-        return _quantize(route, options, x, weight, bias, residual, fp8)
+        return _quantize(route, Options(*options), x, weight, bias, residual, fp8)
     if route is DIRECT:
         return _eager().normalize(options, x, weight, bias, residual)
     if route is OPS:
         from onepass import ops
 
         return ops.normalize(options, x, weight, bias, residual)
-    norm, problem = checked(options, x, weight, bias, residual)
-    y, total = reference.normalize(norm, x, weight, bias, residual, problem.y, options.residual_dtype)
+    asked = Options(*options)
+    norm, problem = checked(asked, x, weight, bias, residual)
+    y, total = reference.normalize(norm, x, weight, bias, residual, problem.y, asked.residual_dtype)
     return y if total is None else (y, total)
 
 

@@ -1,8 +1,10 @@
-"""What a graph of torch.compile has of a call that inductor cannot launch itself (traced.py).
+"""What a graph of torch.compile has of a call.
 
 The ops of ops.py have gradients of their own, an argument for each option, and as many outputs as a call can have at
 the most, of which most are empty: for a small tensor that takes longer than the call itself. These have all options in
-one string, hand out a list of what there is, and run what an eager call runs. They stand behind autograd.
+one string, hand out a list of what there is, and run what an eager call runs, with its bits. They are behind autograd,
+and inductor does without the dispatcher for them (inductor.py). That a graph's kernels were inductor's own to launch
+was tried, and is slower: its launch of a user's kernel takes longer than our whole call.
 
 PyTorch keeps compiled graphs on disk, from one version of onepass to the next: an op whose arguments change must change
 its name as well.
@@ -18,9 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from onepass import inductor
 from onepass.backward import Backward, Backwards, Needs
 from onepass.checks import Options, checked
 from onepass.eager import MAX_CALLS, call_of
+from onepass.forward import Forward
 from onepass.plan import in_force
 from onepass.route import INTERPRETED
 from onepass.spec import CASTS, Norm, Problem
@@ -29,12 +33,12 @@ Maybe = Tensor | None
 
 TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 torch.library.define(
-    "onepass::launch_norm",
+    "onepass::run_norm",
     "(Tensor x, Tensor? weight, Tensor? bias, Tensor? residual, str options) -> Tensor[]",
     tags=TAGS,
 )
 torch.library.define(
-    "onepass::launch_norm_backward",
+    "onepass::run_norm_backward",
     "(Tensor dy, Tensor? dsum, Tensor h, Tensor? weight, Tensor? mean, Tensor rstd, str options) -> Tensor[]",
     tags=TAGS,
 )
@@ -42,7 +46,10 @@ torch.library.define(
 
 def normalize(x: Tensor, weight: Maybe, bias: Maybe, residual: Maybe, *rest: Any) -> tuple[Maybe, ...]:
     """As `onepass::norm`, with None for what there is not."""
-    made = torch.ops.onepass.launch_norm(x, weight, bias, residual, _written(rest))
+    inductor.register_lowerings()
+    kinds = [None if tensor is None else str(tensor.dtype) for tensor in (x, weight, bias, residual)]
+    text = _written((*rest, [str(x.device), *kinds]))
+    made = torch.ops.onepass.run_norm(x, weight, bias, residual, text)
     return _spread(made, outputs_of_norm(x, weight, bias, residual, *rest))
 
 
@@ -50,7 +57,8 @@ def differentiate(
     dy: Tensor, dsum: Maybe, h: Tensor, weight: Maybe, mean: Maybe, rstd: Tensor, *rest: Any
 ) -> tuple[Maybe, ...]:
     """As `onepass::norm_backward`, with None for what there is not."""
-    made = torch.ops.onepass.launch_norm_backward(dy, dsum, h, weight, mean, rstd, _written(rest))
+    inductor.register_lowerings()
+    made = torch.ops.onepass.run_norm_backward(dy, dsum, h, weight, mean, rstd, _written(rest))
     return _spread(made, outputs_of_backward(dy, dsum, h, weight, mean, rstd, *rest))
 
 
@@ -118,25 +126,40 @@ def backward_call_of(
     return call
 
 
-def _launch_norm(x: Tensor, weight: Maybe, bias: Maybe, residual: Maybe, text: str) -> list[Tensor]:
-    options, stats = _options(text)
-    return _present(call_of(options, x, weight, bias, residual)(x, weight, bias, residual, stats))
+_forwards: dict[Any, tuple[Forward, bool]] = {}
 
 
-def _launch_norm_backward(
+def _run_norm(x: Tensor, weight: Maybe, bias: Maybe, residual: Maybe, text: str) -> list[Tensor]:
+    # Not by call_of's key: the text has all dtypes and the device, and from x follow the others' shapes.
+    key = (
+        text, in_force.generation(), x.shape, x.stride(), None if weight is None else weight.stride(),
+        None if bias is None else bias.stride(), None if residual is None else residual.stride(),
+    )  # fmt: skip
+    ready = _forwards.get(key)
+    if ready is None:
+        if len(_forwards) >= MAX_CALLS:
+            _forwards.clear()
+        *options, stats, _ = _read(text)
+        ready = _forwards[key] = call_of(Options(*options), x, weight, bias, residual), stats
+    call, stats = ready
+    return _present(call(x, weight, bias, residual, stats))
+
+
+def _run_norm_backward(
     dy: Tensor, dsum: Maybe, h: Tensor, weight: Maybe, mean: Maybe, rstd: Tensor, text: str
 ) -> list[Tensor]:
     call = backward_call_of(text, _read(text), dy, dsum, h, weight)
     return _present(call(dy, dsum, h, weight, mean, rstd))
 
 
-@torch.library.register_fake("onepass::launch_norm")
-def _launch_norm_fake(x: Tensor, weight: Maybe, bias: Maybe, residual: Maybe, text: str) -> list[Tensor]:
-    return _present(outputs_of_norm(x, weight, bias, residual, *_read(text)))
+@torch.library.register_fake("onepass::run_norm")
+def _run_norm_fake(x: Tensor, weight: Maybe, bias: Maybe, residual: Maybe, text: str) -> list[Tensor]:
+    *options_and_stats, _ = _read(text)
+    return _present(outputs_of_norm(x, weight, bias, residual, *options_and_stats))
 
 
-@torch.library.register_fake("onepass::launch_norm_backward")
-def _launch_norm_backward_fake(
+@torch.library.register_fake("onepass::run_norm_backward")
+def _run_norm_backward_fake(
     dy: Tensor, dsum: Maybe, h: Tensor, weight: Maybe, mean: Maybe, rstd: Tensor, text: str
 ) -> list[Tensor]:
     return _present(outputs_of_backward(dy, dsum, h, weight, mean, rstd, *_read(text)))
@@ -167,14 +190,10 @@ def _is_dtype(value: Any) -> bool:
     return isinstance(value, str) and value.startswith("torch.")
 
 
-@cache
-def _options(text: str) -> tuple[Options, bool]:
-    *options, stats = _read(text)
-    return Options(*options), stats
-
-
 _library = torch.library.Library("onepass", "FRAGMENT")
 for _device in ("CUDA", "CPU") if INTERPRETED else ("CUDA",):
-    for _name, _function in (("launch_norm", _launch_norm), ("launch_norm_backward", _launch_norm_backward)):
+    for _name, _function in (("run_norm", _run_norm), ("run_norm_backward", _run_norm_backward)):
         torch.library.impl(f"onepass::{_name}", _device, _function)
         _library.impl(_name, torch.library.fallthrough_kernel, f"Autograd{_device}")
+inductor.calls_directly(torch.ops.onepass.run_norm.default, _run_norm)
+inductor.calls_directly(torch.ops.onepass.run_norm_backward.default, _run_norm_backward)

@@ -117,14 +117,6 @@ def _element(dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.empty((), dtype=dtype, device=device)
 
 
-def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(strides))
-
-
 def switches(norm: Norm, problem: Problem) -> dict[str, Any]:
     """The constexprs that come straight from the Norm and the Problem."""
     return {

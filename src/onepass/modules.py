@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onepass.checks import Options
 from onepass.fp8 import Fp8
 from onepass.functional import normalize
+
+#: As torch means None: that of the dtype in which it computes.
+EPSILON = torch.finfo(torch.float32).eps
 
 
 class _Fused:
@@ -24,13 +26,13 @@ class _Fused:
     def _normalize(
         self, centred: bool, eps: float, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None
     ) -> Any:
-        options = Options(centred, eps, self.offset, self.cast)
         quantize = self.quantize
         dims = len(self.normalized_shape)
-        if tuple(x.shape[-dims:]) != tuple(self.normalized_shape):
+        if x.shape[-dims:] != self.normalized_shape:
             raise ValueError(
                 f"x must end in the dimensions {tuple(self.normalized_shape)}, not in shape {tuple(x.shape)}"
             )
+        options = (centred, eps, self.offset, self.cast, False, None, None, False, None)
         if dims == 1:
             return normalize(options, x, weight, bias, residual, quantize)
         if quantize is not None:
@@ -84,8 +86,7 @@ class RMSNorm(_Fused, nn.RMSNorm):
         super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Any:
-        # As torch means None: the epsilon of the dtype in which it computes.
-        eps = torch.finfo(torch.float32).eps if self.eps is None else self.eps
+        eps = EPSILON if self.eps is None else self.eps
         return self._normalize(False, eps, x, self.weight, None, residual)
 
 

@@ -12,14 +12,13 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, is_grad_enabled
 
 from onepass import eager, graph_ops, traced
 from onepass.autograd import SECOND_DERIVATIVE, gradients_of
-from onepass.backward import Backward, Needs
+from onepass.backward import Needs
 from onepass.checks import Options, checked
 from onepass.eager import call_of, quantized_call_of
-from onepass.forward import Forward
 from onepass.fp8 import Fp8, Quantized
 from onepass.fp8.forward import Scales
 from onepass.fp8.spec import OPTIONS
@@ -34,6 +33,7 @@ torch.library.define(
     "-> (Tensor y, Tensor sum, Tensor mean, Tensor rstd)",
     tags=graph_ops.TAGS,
 )
+_norm_op = torch.ops.onepass.norm.default
 torch.library.define(
     "onepass::norm_backward",
     "(Tensor dy, Tensor? dsum, Tensor h, Tensor? weight, Tensor mean, Tensor rstd, bool centred, float eps, "
@@ -64,12 +64,19 @@ torch.library.define(
 )
 
 
-def normalize(options: Options, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None) -> Any:
-    # `inplace_backward` and `autotune` stay behind: a functional op does not write to what it was given.
-    given = (x, weight, bias, residual)
-    stats = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in given)
-    y, total, _, _ = torch.ops.onepass.norm(*given, *options[:7], stats)
-    return y if residual is None and options.residual_dtype is None else (y, total)
+def normalize(
+    options: tuple[Any, ...], x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None
+) -> Any:
+    # `inplace_backward` and `autotune` stay behind: a functional op does not write to what it was given. And nothing
+    # is looked up that need not be, any(...) for instance: under torch.compile guards do so again at every call.
+    stats = is_grad_enabled() and (
+        x.requires_grad
+        or (weight is not None and weight.requires_grad)
+        or (bias is not None and bias.requires_grad)
+        or (residual is not None and residual.requires_grad)
+    )
+    y, total, _, _ = _norm_op(x, weight, bias, residual, *options[:7], stats)
+    return y if residual is None and options[6] is None else (y, total)
 
 
 def quantize(
@@ -196,16 +203,8 @@ def _norm_fake(x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     return _with_empties(graph_ops.outputs_of_norm(x, *rest), x)
 
 
-def _norm_traced(x: Tensor, weight: Any, bias: Any, residual: Any, *rest: Any) -> tuple[Tensor, ...]:
-    *options, stats = rest
-
-    def build() -> Forward:
-        return Forward(*checked(Options(*options), x, weight, bias, residual), x, residual)
-
-    made = traced.forward(build, x, weight, bias, residual, stats)
-    if made is None:
-        return _with_empties(graph_ops.normalize(x, weight, bias, residual, *rest), x)
-    return _with_empties(map(made.get, ("y", "sum", "mean", "rstd")), x)
+def _norm_in_graph(x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    return _with_empties(graph_ops.normalize(x, *rest), x)
 
 
 def _norm_backward(
@@ -223,19 +222,12 @@ def _norm_backward_fake(dy: Tensor, dsum: Tensor | None, h: Tensor, *rest: Any) 
     return _with_empties(graph_ops.outputs_of_backward(dy, dsum, h, *rest), h)
 
 
-def _norm_backward_traced(
+def _norm_backward_in_graph(
     dy: Tensor, dsum: Tensor | None, h: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor,
     centred: bool, *rest: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     given = (dy, dsum, h, weight, mean if centred else None, rstd)
-
-    def build() -> Backward:
-        return graph_ops.backward_of(dy, dsum, h, weight, centred, *rest)
-
-    made = traced.backward(build, *given)
-    if made is None:
-        return _with_empties(graph_ops.differentiate(*given, centred, *rest), h)
-    return _with_empties(map(made.get, ("dx", "dresidual", "dweight", "dbias")), h)
+    return _with_empties(graph_ops.differentiate(*given, centred, *rest), h)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -282,8 +274,8 @@ def _refuse(ctx: Any, *gradients: Any) -> Any:
 torch.library.register_autograd("onepass::norm", _differentiate, setup_context=_setup_context)
 torch.library.register_autograd("onepass::norm_fp8", _differentiate_fp8, setup_context=_setup_fp8_context)
 torch.library.register_autograd("onepass::norm_backward", _refuse)
-traced.take_apart("onepass::norm", _norm_traced)
-traced.take_apart("onepass::norm_backward", _norm_backward_traced)
+traced.replace_in_graphs("onepass::norm", _norm_in_graph)
+traced.replace_in_graphs("onepass::norm_backward", _norm_backward_in_graph)
 for _device in ("CUDA", "CPU") if INTERPRETED else ("CUDA",):
     torch.library.impl("onepass::norm", _device, _norm)
     torch.library.impl("onepass::norm_fp8", _device, _norm_fp8)

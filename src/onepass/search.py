@@ -19,10 +19,10 @@ from torch import Tensor
 from onepass.backward import Backward, Needs
 from onepass.checks import Options, checked
 from onepass.forward import Forward
-from onepass.handover import contiguous_strides
 from onepass.plan import in_force, launch, table, tuned, workers
 from onepass.plan.candidates import backward_candidates, forward_candidates
 from onepass.plan.device import device_of
+from onepass.plan.layout import contiguous_strides
 from onepass.plan.plans import Choice
 from onepass.plan.table import Entry
 from onepass.spec import Norm, Problem

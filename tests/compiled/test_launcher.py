@@ -84,7 +84,7 @@ REFUSED = {
     "onepass_launcher.load('other', bytes([8]), 0, 0)": "RuntimeError: the CUDA driver refused a kernel: no such thing",
     "onepass_launcher.load('known', bytes([8]), 0, 2)": "RuntimeError: the CUDA driver refused a kernel: no such thing",
     "onepass_launcher.call((), 1, 1, (1,), (), 0, (1, 2, 3))": UNFIT,
-    "onepass_launcher.call((), 1, 1, (0,), (1,), 0, (1, 2, 3))": UNFIT,
+    "onepass_launcher.call((), 1, 1, ((),), (1,), 0, (1, 2, 3))": UNFIT,
     "onepass_launcher.call(((launch, (0,)),), 2, 1, (), (), 0, (1, 2, 3))": UNFIT,
     "onepass_launcher.call(((launch, (0, 2)),), 2, 1, (), (), 0, (1, 2, 3))": UNFIT,
     "onepass_launcher.call(((print, (0, 1)),), 2, 1, (), (), 0, (1, 2, 3))": UNFIT,
@@ -155,9 +155,9 @@ class Tensor:
         return self.address
 
 
-def empty_like(like):
-    made.append(like)
-    return Tensor(like.address + 4096)
+def make(address, kind):
+    made.append(kind)
+    return Tensor(address.value + 4096)
 
 
 def prepared(pointers):
@@ -165,36 +165,40 @@ def prepared(pointers):
     return onepass_launcher.prepare(function, pointers, 32, 0, False, 1, pointers, (7).to_bytes(8, "little"))
 
 
-like = Tensor(1 << 20)
-# Of two tensors and one that is absent: an output as the first, one that is absent, one of its own.
+class Address:
+    value = 1 << 20
+
+
+like = Address()
+# Of two tensors and one that is absent: two outputs, and one that is absent between them.
 parts = ((prepared(4), (0, 1, 2, 3)), (prepared(2), (3, 1)))
-functions = (empty_like, lambda: current, lambda gpu: 10 * gpu)
-call = onepass_launcher.call(parts, 4, 3, (0, None, like), (2, 1, 0), 1, functions)
+functions = (make, lambda: current, lambda gpu: 10 * gpu)
+call = onepass_launcher.call(parts, 4, 3, ((like, "first"), None, (like, "last")), (2, 1, 0), 1, functions)
 """
 
 CALLS = {
     """
 y, none, x = call(Tensor(16), None, Tensor(32))
-print(y.address - like.address, none, x.address, *(each.address for each in made))
-""": f"4096 None 4112 16 {1 << 20}",
-    "print(launched.value, seen[0], seen[4], seen[8] - like.address, seen[9], seen[10])": "2 2 10 4096 32 7",
+print(y.address - like.value, none, x.address - like.value, *made)
+""": "4096 None 4096 first last",
+    "print(launched.value, seen[0], seen[4], seen[8] - like.value, seen[9], seen[10])": "2 2 10 4096 32 7",
     "made.clear(); print(call(Tensor(16), None, Tensor(40)), launched.value, made)": "None 2 []",
-    "like.address += 8; print(call(Tensor(16), None, Tensor(32)), launched.value); like.address -= 8": "None 2",
+    "like.value += 8; print(call(Tensor(16), None, Tensor(32)), launched.value); like.value -= 8": "None 2",
     "current = 0; print(call(Tensor(16), None, Tensor(32)), launched.value); current = 1": "None 2",
     "call(Tensor(16), Tensor(16), Tensor(32))": "TypeError: a call was made for 4 tensors, and has 5",
     "call(Tensor(16), None)": "TypeError: a call takes 3 tensors, or None for some",
     "call(Tensor(16), None, b=1)": "TypeError: a call takes 3 tensors, or None for some",
     "call(Tensor(16), None, 5)": "AttributeError: 'int' object has no attribute 'data_ptr'",
     "call(Tensor('x'), None, Tensor(16))": "TypeError: an integer is required",
-    "del like.address; call(Tensor(16), None, x)": "AttributeError: 'Tensor' object has no attribute 'address'",
+    "like.value = None; call(Tensor(16), None, x)": "TypeError: unsupported operand type(s) for +: 'NoneType' and 'int'",
     # Nothing that a call was given, made or failed over is kept alive.
     """
-like.address, x = 0, Tensor(16)
+like.value, x = 0, Tensor(16)
 results = [weakref.ref(each) for each in (x, *call(x, None, x)) if each]
 made.clear()
 del x
 print(*(each() for each in results), sys.getrefcount(like))
-""": "None None None 3",
+""": "None None None 4",
     "del call; print(sys.getrefcount(like))": "2",
 }
 

@@ -146,13 +146,15 @@ def test_a_row_that_programs_share_lies_over_the_threads_of_one(compiled, cols, 
     assert few.plan().unit == lanes * side_by_side
 
 
-def test_a_wider_bias_does_not_change_how_a_row_lies(compiled):
-    """So that rows with one could be shared, which they are not: of rows that begin anywhere it was not looked at."""
-    x = torch.empty(1000, 54976, dtype=BF16, device="meta")
-    alike, wider = (
-        Forward(LAYER, replace(problem_of(LAYER, 1000, 54976, BF16), bias=bias), x, None) for bias in (BF16, F32)
-    )
-    assert row_layouts(kernel_of(wider)) == row_layouts(kernel_of(alike))
+def test_a_wider_bias_does_not_change_how_a_shared_row_lies(compiled):
+    """It is the one tensor of another width that a row which is shared may have."""
+    calls = []
+    for rows in (1, 1000):
+        problem = replace(problem_of(LAYER, rows, 54976, BF16), bias=F32)
+        calls.append(Forward(LAYER, problem, torch.empty(rows, 54976, dtype=BF16, device="meta"), None))
+    few, many = calls
+    [(side_by_side, lanes, warps)] = row_layouts(kernel_of(many))
+    assert few.plan().slices == 8 and row_layouts(kernel_of(few)) == {(side_by_side, lanes, warps // 8)}
 
 
 @both

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from onepass.plan.launch import empty_strided as ORDINARY
+
 # In the interpreter these tests would pass or fail for reasons that have nothing to do with a GPU.
 interpreted = os.environ.get("TRITON_INTERPRET", "0") != "0"
 
@@ -40,6 +42,10 @@ class PoisoningTorch:
         return poisoned(torch.empty_like(*arguments, **options))
 
 
+def empty_strided(*arguments: Any) -> torch.Tensor:
+    return poisoned(ORDINARY(*arguments))
+
+
 def poisoned(fresh: torch.Tensor) -> torch.Tensor:
     return fresh.view(torch.uint8).fill_(255).view(fresh.dtype) if fresh.itemsize == 1 else fresh.fill_(float("nan"))
 
@@ -50,3 +56,4 @@ def poisoned_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onepass.forward.torch", PoisoningTorch())
     monkeypatch.setattr("onepass.backward.torch", PoisoningTorch())
     monkeypatch.setattr("onepass.fp8.forward.torch", PoisoningTorch())
+    monkeypatch.setattr("onepass.plan.launch.empty_strided", empty_strided)

@@ -14,13 +14,13 @@ from onepass.fp8 import definition
 from onepass.fp8.layouts import TILE_GROUPS, TILE_ROWS, TMA_ROWS, round_up
 from onepass.fp8.result import Quantized
 from onepass.fp8.spec import Fp8
-from onepass.handover import Step, contiguous_strides, make_kernels, switches, word_dtype
+from onepass.handover import Step, make_kernels, switches, word_dtype
 from onepass.kernels import columnwise_forward, staged_forward, transpose_bytes
 from onepass.pages import filled
 from onepass.plan import both_ways, forward_plans, in_force, row_counts
 from onepass.plan.device import device_of
 from onepass.plan.launch import Launch
-from onepass.plan.layout import layout_of
+from onepass.plan.layout import contiguous_strides, layout_of
 from onepass.plan.plans import Plan
 from onepass.spec import Norm, Problem
 

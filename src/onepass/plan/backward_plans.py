@@ -62,13 +62,21 @@ def _ring(problem: Problem, device: Device, choice: Choice) -> Plan | None:
 def _in_turns(
     schedule: str, problem: Problem, device: Device, tile: Tile, columns: int, stages: int, by_sector: bool = True
 ) -> Plan | None:
-    """Groups of programs whose rows lie alike, in sectors, or in vectors where that would leave too few of them."""
-    vector = 16 // problem.h.itemsize
-    plan = _shared(schedule, problem, device, tile, columns, stages, problem.turns, vector)
-    fewer = _shared(schedule, problem, device, tile, columns, stages, problem.sector_turns, 2 * vector)
-    if plan is None or fewer is None or not by_sector or problem.sector_turns <= problem.turns:
-        return plan
-    return fewer if fewer.programs >= in_force.thresholds().sector_share * plan.programs else plan
+    """Groups of programs whose rows lie alike, in sectors, or in vectors where that would leave too few of them.
+
+    Few rows do as more would: else such a row count had a kernel of its own.
+    """
+    t, vector = in_force.thresholds(), 16 // problem.h.itemsize
+
+    def planned(problem: Problem, turns: int, vector: int) -> Plan | None:
+        return _shared(schedule, problem, device, tile, columns, stages, turns, vector)
+
+    if by_sector and problem.sector_turns > problem.turns:
+        many = replace(problem, rows=max(problem.rows, t.few_rows + 1))
+        plan, fewer = planned(many, problem.turns, vector), planned(many, problem.sector_turns, 2 * vector)
+        if plan is not None and fewer is not None and fewer.programs >= t.sector_share * plan.programs:
+            return planned(problem, problem.sector_turns, 2 * vector)
+    return planned(problem, problem.turns, vector)
 
 
 def _most_partials(problem: Problem) -> int:

@@ -253,9 +253,9 @@ class BackwardThresholds:
     #: a residual 12.8 against 21.6, LayerNorm 13.3 against 37.3; 23.5 against 25.1 at 64 x 90,112, but 45 against 33 at
     #: 48 x 131,080, with a residual 34 against 31 at 32.
     few_slice: Tile = Tile(131072, 1, 4, block=1024)
-    #: Programs of eight warps for wider rows: with a residual 6.2 us against 15.6 at 5 x 86,272 in fp32, 12.9 against
-    #: 34.6 at 5 x 262,144, LayerNorm 13.4 against 72.6. And for up to so many of so many columns, 2.7 us against 3.6 at
-    #: 1 x 40,504, 5.0 against 6.9 at 2 x 131,072 of LayerNorm's; but 12.7 against 9.8 at 12 with a residual. And for
+    #: Programs of eight warps for wider rows: 12.9 us against 34.6 at 5 x 262,144, LayerNorm 13.4 against 72.6, with a
+    #: residual 6.2 against 15.6 at 5 x 86,272 in fp32. And for up to so many of so many columns, 2.7 us against 3.6 at
+    #: 1 x 40,504, 5.5 against 6.9 at 2 x 131,072 of LayerNorm's; but 12.7 against 9.8 at 12 with a residual. And for
     #: rows in pieces of 2 bytes from so many columns on, RMSNorm's alone and others: 4.8 us against 8.9 at 1 x 113,431,
     #: LayerNorm 15.1 against 81.5 at 16; but 13.5 against 10.6 at 16 x 98,001 of RMSNorm's alone. Such rows of others
     #: spill beyond so many columns: with a residual 74 us against 60 at 8 x 200,001.

@@ -172,8 +172,10 @@ def _shared(problem: Problem, device: Device, plan: Plan, align: int) -> Plan:
         return plan
     # The compiler must lay a row out by vectors of a known width: tensors of other widths may change it. Groups of
     # columns would have to lie in one program, and two launches to agree on what the first leaves in the L2.
-    affine, sums = (problem.weight, problem.bias), (problem.residual, problem.sum)
-    sizes = {dtype.itemsize for dtype in (problem.x, problem.y, *affine, *sums) if dtype is not None}
+    sums = (problem.residual, problem.sum)
+    # A bias changes nothing where rows begin on 16 bytes; of others nobody looked.
+    bias = None if piece_of(problem.x, align) == 16 else problem.bias
+    sizes = {dtype.itemsize for dtype in (problem.x, problem.y, problem.weight, bias, *sums) if dtype is not None}
     if len(sizes) > 1 or problem.group > 1 or problem.quantized in ("tensor", "amax"):
         return plan
     vector = min(align, vector_of(problem, align), plan.block // (32 * plan.warps))

@@ -198,7 +198,8 @@ class ForwardThresholds:
         odd_forward_tiles[-1],
     )
     #: In pieces of 2 bytes: 78 us against 85 at 431,654 x 139, 75 against 80.5 at 342,857 x 175, 17.2 against 19.1 at
-    #: 49,423 x 231; level at 255 columns, where 8,000 rows take 5.2 against 4.9. In fp32, or in pieces of 4, slower.
+    #: 49,423 x 231; level at 255 columns, where 8,000 rows take 5.2 against 4.9; and 2,000 to 8,000 rows lose 3
+    #: to 12 % at the others too, 0.1 to 0.3 us. In fp32, or in pieces of 4, slower.
     single_centred_between: Between = ((129, Tile(240, 4, 2, block=16)),)
     #: From so many columns of 16 bits on, through shared memory (kernels/odd.py), RMSNorm's and LayerNorm's: 70 us
     #: against 74 at 16,384 x 4,099, LayerNorm 73 against 86; 72 against 91 at 3,347 x 20,001, 80 against 103; 29
@@ -273,7 +274,7 @@ class ForwardThresholds:
     shared_rows: int = 16
     shared_widest_from: int = 16384
     shared_widest_rows: int = 64
-    #: Of rows that do not begin on 16 bytes so many: 2.8 us against 4.8 at 8 x 20,001, 3.3 against 4.9 at 8 x 20,001
+    #: Of rows that do not begin on 16 bytes so many: 2.8 us against 4.8 at 8 x 20,001, 3.5 against 6.3 at 8 x 20,001
     #: of LayerNorm's, 5.7 against 8.5 at 32 with a residual; but 8.0 against 6.9 at 64. Wider ones as many as above
     #: and, element by element, so many for each SM: LayerNorm 3.8 us against 12.4 at 8 x 35,085, 21.3 against 31.4 at
     #: 168, 32.6 against 38.4 at 264, but 38.5 against 29.5 at 330, where weight and bias are late; RMSNorm 10.4 against

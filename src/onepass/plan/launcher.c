@@ -10,8 +10,8 @@
  * call(launches, tensors, inputs, outputs, returned, ordinal, torch) gives a Call; calling it with `inputs` tensors, or
  * None for those that are absent, makes the outputs and launches. It knows `tensors` of them, both kinds together, and
  * `launches` has pairs of a Launch and the places of its tensors among those that are there. `outputs` has for each one
- * what empty_like makes it from: a tensor, the place of an input, or None for one that is absent. `returned` has the
- * places of those that come back. `torch` has empty_like, and the functions that say which GPU is current, and which of
+ * the arguments that it is made with, or None for one that is absent. `returned` has the places of those that come back.
+ * `torch` has the function that makes them, on the current GPU, and those that say which GPU is current, and which of
  * its streams. A Call answers None, and launches nothing, where another GPU is current or a tensor does not begin on 16
  * bytes: then the caller sees to it.
  *
@@ -207,13 +207,12 @@ typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     Py_ssize_t tensors, inputs, outputs, returned, launches;
-    PyObject *likes[MAX_POINTERS]; /* of each output: a tensor, None, or NULL */
-    Py_ssize_t like_inputs[MAX_POINTERS]; /* and where that is NULL, an input */
+    PyObject *kinds[MAX_POINTERS]; /* of each output: what it is made with, or None */
     Py_ssize_t back[MAX_POINTERS];
     Part parts[MAX_LAUNCHES];
     long ordinal;
     PyObject *number; /* the same, for Python */
-    PyObject *empty_like, *current_device, *current_stream;
+    PyObject *make, *current_device, *current_stream;
 } Call;
 
 static PyTypeObject *call_type;
@@ -223,11 +222,11 @@ static void call_dealloc(PyObject *self) {
     Call *call = (Call *)self;
     PyTypeObject *type = Py_TYPE(self);
     for (Py_ssize_t i = 0; i < call->outputs; ++i)
-        Py_XDECREF(call->likes[i]);
+        Py_XDECREF(call->kinds[i]);
     for (Py_ssize_t i = 0; i < call->launches; ++i)
         Py_XDECREF(call->parts[i].launch);
     Py_XDECREF(call->number);
-    Py_XDECREF(call->empty_like);
+    Py_XDECREF(call->make);
     Py_XDECREF(call->current_device);
     Py_XDECREF(call->current_stream);
     PyObject_Free(self);
@@ -260,12 +259,11 @@ static int call_with(Call *call, PyObject *const *args, PyObject **made) {
         if (args[i] != Py_None && note_address(args[i], addresses, &count, &bits) < 0)
             return -1;
     for (Py_ssize_t i = 0; i < call->outputs && !(bits & UNALIGNED); ++i) {
-        PyObject *like = call->likes[i];
-        if (like == Py_None) {
+        if (call->kinds[i] == Py_None) {
             made[i] = Py_NewRef(Py_None);
             continue;
         }
-        made[i] = PyObject_CallOneArg(call->empty_like, like != NULL ? like : args[call->like_inputs[i]]);
+        made[i] = PyObject_CallObject(call->make, call->kinds[i]);
         if (made[i] == NULL || note_address(made[i], addresses, &count, &bits) < 0)
             return -1;
     }
@@ -327,14 +325,10 @@ static int fill_call(Call *call, PyObject *launches, PyObject *outputs, PyObject
         PyTuple_GET_SIZE(outputs) > MAX_POINTERS || PyTuple_GET_SIZE(launches) > MAX_LAUNCHES)
         return -1;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(outputs); ++i, ++call->outputs) {
-        PyObject *like = PyTuple_GET_ITEM(outputs, i);
-        if (!PyLong_Check(like)) {
-            call->likes[i] = Py_NewRef(like);
-            continue;
-        }
-        call->like_inputs[i] = PyLong_AsSsize_t(like);
-        if (call->like_inputs[i] < 0 || call->like_inputs[i] >= call->inputs)
+        PyObject *kind = PyTuple_GET_ITEM(outputs, i);
+        if (kind != Py_None && !PyTuple_Check(kind))
             return -1;
+        call->kinds[i] = Py_NewRef(kind);
     }
     call->returned = read_places(returned, call->outputs, call->back);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(launches); ++i, ++call->launches) {
@@ -351,12 +345,12 @@ static int fill_call(Call *call, PyObject *launches, PyObject *outputs, PyObject
 }
 
 static PyObject *make_call(PyObject *Py_UNUSED(module), PyObject *args) {
-    PyObject *launches, *outputs, *returned, *empty_like, *current_device, *current_stream;
+    PyObject *launches, *outputs, *returned, *make, *current_device, *current_stream;
     Py_ssize_t tensors, inputs;
     long ordinal;
     if (!PyArg_ParseTuple(
             args, "O!nnO!O!l(OOO)", &PyTuple_Type, &launches, &tensors, &inputs, &PyTuple_Type, &outputs, &PyTuple_Type,
-            &returned, &ordinal, &empty_like, &current_device, &current_stream))
+            &returned, &ordinal, &make, &current_device, &current_stream))
         return NULL;
     Call *call = PyObject_New(Call, call_type);
     if (call == NULL)
@@ -366,7 +360,7 @@ static PyObject *make_call(PyObject *Py_UNUSED(module), PyObject *args) {
     call->tensors = tensors;
     call->inputs = inputs;
     call->ordinal = ordinal;
-    call->empty_like = Py_NewRef(empty_like);
+    call->make = Py_NewRef(make);
     call->current_device = Py_NewRef(current_device);
     call->current_stream = Py_NewRef(current_stream);
     call->number = PyLong_FromLong(ordinal);

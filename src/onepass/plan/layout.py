@@ -66,3 +66,11 @@ def layout_of(shape: Sequence[int], strides: Sequence[Sequence[int]], per_lane: 
     if len(levels) > 2:
         return None
     return Layout(rows[0], lanes[0], tuple(zip(rows[1], lanes[1], strict=True)))
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
