@@ -21,6 +21,7 @@ OPS = ("rms_norm", "layer_norm")
 #: What a program has of a row that it shares, by name.
 FORWARD_SLICES = (
     "forward_slice", "centred_forward_slice", "summed_slice", "odd_forward_slice", "half_odd_forward_slice",
+    "odd_fp32_slice", "odd_centred_fp32_slice",
 )  # fmt: skip
 
 #: Odd addresses have tiles of their own, by columns; and an fp32 sum one for wide rows.
@@ -39,6 +40,8 @@ _NO_ODD_TILES: dict[str, object] = {
     "turns_short": (),
     "summed_turns_from_bytes": 1 << 30,
     "odd_summed_between": (),
+    "odd_fp32_between": (),
+    "odd_summed_fp32_between": (),
     "single_centred_between": (),
     "wide_forward_tile": Tile(0, 1, 1),
 }
@@ -88,7 +91,10 @@ SCHEDULES: dict[str, dict[str, object]] = {
     "split": {
         **_NO_TILES,
         **dict.fromkeys(FORWARD_SLICES, Tile(64, 1, 1, 8, block=32, late=3)),
-        "summed_slice": Tile(128, 1, 1, 8, block=32, late=3),  # of 16 bits, so it is as many columns of fp32
+        # Of 16 bits, so it is as many columns of fp32.
+        **dict.fromkeys(
+            ("summed_slice", "odd_fp32_slice", "odd_centred_fp32_slice"), Tile(128, 1, 1, 8, block=32, late=3)
+        ),
         "backward_slice": Tile(64, 1, 1, 2),
         "centred_backward_slice": Tile(64, 1, 1, 2),
     },

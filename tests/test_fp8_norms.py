@@ -7,10 +7,11 @@ from itertools import product
 
 import pytest
 import torch
+from torch._inductor.utils import run_and_get_code
 
 import onepass
 from cases import FORWARD_SLICES, planned
-from onepass import Fp8, reference
+from onepass import Fp8, inductor, reference
 from onepass.fp8 import definition
 from onepass.plan import in_force
 from onepass.plan.tiles import Tile
@@ -223,6 +224,15 @@ def test_the_transpose_of_heads_and_of_strided_rows():
         assert_defined(q, fp8, x.dtype)
         y, total = reference.normalize(Norm(False, 1e-6), x, weight, None, x)
         assert same_bits(q.unquantized, y) and same_bits(q.residual, total)
+
+
+def test_inductor_calls_the_function_and_not_the_dispatcher():
+    torch._dynamo.reset()
+    x, weight, fp8 = exact(6, 150), torch.randn(150), KINDS["block"]()
+    compiled = torch.compile(lambda x: onepass.rms_norm(x, weight, quantize=fp8).data, fullgraph=True)
+    data, (code,) = run_and_get_code(compiled, x)
+    assert f"norm_fp8.default.{inductor.FUNCTION}(" in code
+    assert same_bits(data, onepass.rms_norm(x, weight, quantize=fp8).data)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._inductor.utils import run_and_get_code
 
 import onepass
 from cases import (
@@ -23,7 +24,7 @@ from cases import (
     planned,
     random,
 )
-from onepass import ops, reference  # noqa: F401  (the first registers the ops)
+from onepass import inductor, ops, reference  # noqa: F401  (the first registers the ops)
 from oracle import computed
 from tolerance import assert_close
 
@@ -236,3 +237,32 @@ def test_compiled_inference_is_eager_bit_for_bit(mode):
     with mode():
         compiled = torch.compile(onepass.rms_norm, fullgraph=True, backend="aot_eager")(x, weight)
         assert torch.equal(compiled, onepass.rms_norm(x, weight))
+
+
+def block(x, weight, residual):
+    y, total = onepass.rms_norm(x * 2, weight, residual=residual)
+    return y * total
+
+
+def stepped(function, x, weight, residual):
+    y = function(x, weight, residual)
+    return y, *torch.autograd.grad(y.sum(), (x, weight))
+
+
+def test_inductor_calls_the_function_and_not_the_dispatcher():
+    x, weight, residual = random(5, 48).requires_grad_(), random(48).requires_grad_(), random(5, 48)
+    compiled = torch.compile(block, fullgraph=True)
+    got, sources = run_and_get_code(lambda: stepped(compiled, x, weight, residual))
+    code = "\n".join(sources)
+    for op in ("run_norm", "run_norm_backward"):
+        assert f"{op}.default.{inductor.FUNCTION}(" in code and f"{op}.default(" not in code, op
+    for result, expected in zip(got, stepped(block, x, weight, residual), strict=True):
+        assert torch.equal(result, expected)
+
+
+def test_a_graph_in_cpp_has_the_op():
+    x, weight, residual = random(5, 48), random(48), random(5, 48)
+    with torch._inductor.config.patch(cpp_wrapper=True):
+        y, sources = run_and_get_code(torch.compile(block, fullgraph=True), x, weight, residual)
+    assert inductor.FUNCTION not in "".join(sources) and "run_norm" in "".join(sources)
+    assert torch.equal(y, block(x, weight, residual))

@@ -46,7 +46,6 @@ torch.library.define(
 
 def normalize(x: Tensor, weight: Maybe, bias: Maybe, residual: Maybe, *rest: Any) -> tuple[Maybe, ...]:
     """As `onepass::norm`, with None for what there is not."""
-    inductor.register_lowerings()
     kinds = [None if tensor is None else str(tensor.dtype) for tensor in (x, weight, bias, residual)]
     text = _written((*rest, [str(x.device), *kinds]))
     made = torch.ops.onepass.run_norm(x, weight, bias, residual, text)
@@ -57,7 +56,6 @@ def differentiate(
     dy: Tensor, dsum: Maybe, h: Tensor, weight: Maybe, mean: Maybe, rstd: Tensor, *rest: Any
 ) -> tuple[Maybe, ...]:
     """As `onepass::norm_backward`, with None for what there is not."""
-    inductor.register_lowerings()
     made = torch.ops.onepass.run_norm_backward(dy, dsum, h, weight, mean, rstd, _written(rest))
     return _spread(made, outputs_of_backward(dy, dsum, h, weight, mean, rstd, *rest))
 
@@ -154,6 +152,7 @@ def _run_norm_backward(
 
 @torch.library.register_fake("onepass::run_norm")
 def _run_norm_fake(x: Tensor, weight: Maybe, bias: Maybe, residual: Maybe, text: str) -> list[Tensor]:
+    inductor.register_lowerings()
     *options_and_stats, _ = _read(text)
     return _present(outputs_of_norm(x, weight, bias, residual, *options_and_stats))
 
@@ -162,6 +161,7 @@ def _run_norm_fake(x: Tensor, weight: Maybe, bias: Maybe, residual: Maybe, text:
 def _run_norm_backward_fake(
     dy: Tensor, dsum: Maybe, h: Tensor, weight: Maybe, mean: Maybe, rstd: Tensor, text: str
 ) -> list[Tensor]:
+    inductor.register_lowerings()
     return _present(outputs_of_backward(dy, dsum, h, weight, mean, rstd, *_read(text)))
 
 
@@ -176,12 +176,13 @@ def _spread(made: Iterable[Tensor], places: Iterable[Maybe]) -> tuple[Maybe, ...
 
 
 def _written(values: Iterable[Any]) -> str:
-    return json.dumps([str(value) if isinstance(value, torch.dtype) else value for value in values])
+    """JSON, but for its quotation marks: inductor does not escape them where it writes a graph down in C++."""
+    return json.dumps([str(value) if isinstance(value, torch.dtype) else value for value in values]).replace('"', "'")
 
 
 @cache
 def _read(text: str) -> tuple[Any, ...]:
-    values = json.loads(text)
+    values = json.loads(text.replace("'", '"'))
     dtypes = {value: getattr(torch, value.removeprefix("torch.")) for value in values if _is_dtype(value)}
     return tuple(dtypes[value] if _is_dtype(value) else value for value in values)
 

@@ -1,9 +1,9 @@
-"""Inductor calls the lean ops (graph_ops.py) as the Python functions that they are, and not by the dispatcher.
+"""Inductor calls our ops (graph_ops.py; FP8's, ops.py) as the Python functions that they are, not by the dispatcher.
 
-The dispatcher takes as long for such an op as our whole launch does. So where inductor writes a graph down as Python,
-the call that it writes down is that of the function, which hangs on the op: a graph that PyTorch kept on disk finds it
-there, as soon as the op is defined. Graphs in C++ have the op. What is private to inductor here is looked at with care:
-where it is not as we know it, the op stays.
+The dispatcher takes nearly as long for such an op as our whole launch does. So where inductor writes a graph down as
+Python, the call that it writes down is that of the function, which hangs on the op: a graph that PyTorch kept on disk
+finds it there, as soon as the op is defined. Graphs in C++ have the op. What is private to inductor here is looked at
+with care: where it is not as we know it, the op stays.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def calls_directly(op: Any, function: Callable[..., Any]) -> None:
 
 
 def register_lowerings() -> None:
-    """To be called while a graph is traced: by then inductor is there, if it is what the graph is for."""
+    """To be called by the ops' fakes: when a graph is traced, inductor is there, if it is what the graph is for."""
     lowering = sys.modules.get("torch._inductor.lowering")
     if lowering is None:
         return

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, is_grad_enabled
 
-from onepass import eager, graph_ops, traced
+from onepass import eager, graph_ops, inductor, traced
 from onepass.autograd import SECOND_DERIVATIVE, gradients_of
 from onepass.backward import Needs
 from onepass.checks import Options, checked
@@ -148,6 +148,7 @@ def _norm_fp8_fake(x: Tensor, weight: Any, bias: Any, residual: Any, given: Any,
 
 @torch.library.register_fake("onepass::quantize_fp8")
 def _quantize_fp8_fake(x: Tensor, given: Any, *rest: Any) -> tuple[Tensor, ...]:
+    inductor.register_lowerings()
     fp8, none = _fp8_of(given, *rest), x.new_empty(0)
     rows, cols = x.numel() // max(1, x.shape[-1]), x.shape[-1]
     data = x.new_empty(x.shape, dtype=fp8.dtype)
@@ -281,3 +282,5 @@ for _device in ("CUDA", "CPU") if INTERPRETED else ("CUDA",):
     torch.library.impl("onepass::norm_fp8", _device, _norm_fp8)
     torch.library.impl("onepass::quantize_fp8", _device, _quantize_fp8)
     torch.library.impl("onepass::norm_backward", _device, _norm_backward)
+inductor.calls_directly(torch.ops.onepass.norm_fp8.default, _norm_fp8)
+inductor.calls_directly(torch.ops.onepass.quantize_fp8.default, _quantize_fp8)

@@ -190,7 +190,9 @@ print(y.address - like.value, none, x.address - like.value, *made)
     "call(Tensor(16), None, b=1)": "TypeError: a call takes 3 tensors, or None for some",
     "call(Tensor(16), None, 5)": "AttributeError: 'int' object has no attribute 'data_ptr'",
     "call(Tensor('x'), None, Tensor(16))": "TypeError: an integer is required",
-    "like.value = None; call(Tensor(16), None, x)": "TypeError: unsupported operand type(s) for +: 'NoneType' and 'int'",
+    "del like.value; del Address.value; call(Tensor(16), None, x)": (
+        "AttributeError: 'Address' object has no attribute 'value'"
+    ),
     # Nothing that a call was given, made or failed over is kept alive.
     """
 like.value, x = 0, Tensor(16)

@@ -73,6 +73,9 @@ CASES = [
     # In loads of single elements.
     Case("split rms odd", "rms_norm", "split", (71, 131073), BF16),
     Case("split layer odd", "layer_norm", "split", (71, 131073), BF16, bias=True),
+    Case("split rms odd fp32", "rms_norm", "split", (71, 70001), FP32),
+    Case("split rms odd fp32 residual", "rms_norm", "split", (71, 40001), FP32, residual=FP32),
+    Case("split layer odd fp32", "layer_norm", "split", (71, 70001), FP32, bias=True),
     # In loads of two, and of four.
     Case("split rms half odd", "rms_norm", "split", (71, 131074), BF16),
     Case("split layer half odd", "layer_norm", "split", (71, 131074), BF16, bias=True),
@@ -157,6 +160,9 @@ CASES = [
     Case("many of 601 fp32 columns residual", "rms_norm", "tile", (4099, 601), FP32, residual=FP32),
     Case("325 columns residual", "rms_norm", "tile", (517, 325), BF16, residual=BF16),
     Case("675 columns residual", "rms_norm", "tile", (517, 675), BF16, residual=BF16),
+    Case("960 columns residual", "rms_norm", "tile", (517, 960), BF16, residual=BF16),
+    Case("1,159 fp32 columns residual", "rms_norm", "tile", (517, 1159), FP32, residual=FP32),
+    Case("many of 2,359 columns", "layer_norm", "tile", (1303, 2359), BF16, bias=True),
     Case("4,224 columns residual", "rms_norm", "tile", (517, 4224), BF16, residual=BF16),
     Case("9,000 columns residual", "rms_norm", "tile", (517, 9000), BF16, residual=BF16),
     Case("61 columns residual", "rms_norm", "tile", (5003, 61), BF16, residual=BF16),

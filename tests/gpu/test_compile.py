@@ -6,11 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 from torch._dynamo.utils import counters
+from torch._inductor.utils import run_and_get_code
 
 import onepass
 import onepass.ops
 from gpu.cases import CASES, PLAIN, RESIDUAL, Case, differentiated, on_schedule, ours, tensors_of, with_rows
 from gpu.exact import DEVICE, assert_same_bits, random_rows, random_weight
+from onepass.inductor import FUNCTION
 from onepass.plan.launch import compiled_count
 
 BF16 = torch.bfloat16
@@ -28,7 +30,7 @@ def graphs() -> int:
     return counters["stats"]["unique_graphs"]
 
 
-#: In turns, the backward, held and shared; and rows of which inductor would let a thread have other columns.
+#: In turns, the backward, held and shared; and rows of which a launcher that knew less would lay out otherwise.
 ODD, SHARED, LAID = (
     next(case for case in CASES if case.name == name)
     for name in ("2,881 columns rms_norm", "20,001 columns", "423 fp32 columns")
@@ -59,6 +61,23 @@ def test_a_compiled_step_is_one_graph_with_eagers_bits(function, case: Case) -> 
     assert got.keys() == expected.keys()
     for name, result in expected.items():
         assert_same_bits(got[name], result)
+
+
+@pytest.mark.parametrize("name", ["one row", "split"])
+def test_a_compiled_graph_is_captured_and_replayed(name: str) -> None:
+    """What inductor calls of ours launches into whatever stream is being captured."""
+    x, weight, *_ = tensors_of(PLAIN[name])
+    compiled = torch.compile(lambda x: onepass.rms_norm(x * 2, weight) + 1, fullgraph=True, mode="reduce-overhead")
+    with torch.no_grad():
+        for seed in range(4):
+            x = tensors_of(PLAIN[name], seed).x
+            assert_same_bits(compiled(x).clone(), onepass.rms_norm(x * 2, weight) + 1)
+
+
+def test_inductor_calls_the_function_and_not_the_dispatcher() -> None:
+    x, weight = random_rows(5, 128, dtype=BF16), random_weight(128, dtype=BF16)
+    _, sources = run_and_get_code(torch.compile(onepass.rms_norm, fullgraph=True), x, weight)
+    assert f"run_norm.default.{FUNCTION}(" in "".join(sources)
 
 
 def test_one_dynamic_graph_serves_every_row_count() -> None:

@@ -202,7 +202,7 @@ def deviation_of(h, mean, m, CENTRED: tl.constexpr, PACKED: tl.constexpr, MASKED
 def rstd_of(square, count, eps, NARROW: tl.constexpr):
     """1 / sqrt(mean square + eps), with a true division: Triton's `/` is an approximation.
 
-    Here as with the offset: inductor hands numbers over in 64 bits, in which all that follows would be computed.
+    Here as with the offset: a number may be handed over in 64 bits, in which all that follows would be computed.
     """
     mean_square = narrowed(tl.div_rn(square, count), NARROW)
     return narrowed(tl.rsqrt(narrowed(mean_square + tl.cast(eps, tl.float32), NARROW)), NARROW)

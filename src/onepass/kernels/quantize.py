@@ -70,7 +70,7 @@ def amax_of(magnitudes, AXIS: tl.constexpr, ROUND: tl.constexpr):
 
 #: A true division for each of a tile's scales would be a third of all its instructions: they have a branch for what is
 #: out of their range. Here nothing is, so these are the branches that would be taken: an approximation, which Newton's
-#: step makes exact to the last bit. On one line: inductor writes it into a string of its own.
+#: step makes exact to the last bit.
 INVERSE = tl.constexpr(
     "{ .reg .f32 near, negative, error; rcp.approx.ftz.f32 near, $1; neg.f32 negative, $1; "
     "fma.rn.f32 error, negative, near, 0f3F800000; fma.rn.f32 $0, near, error, near; }"

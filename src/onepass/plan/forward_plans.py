@@ -205,6 +205,9 @@ def forward_choice(problem: Problem, device: Device, centred: bool, align: int) 
         odd = fitting(t.odd_centred_forward_tiles if centred else t.odd_forward_tiles, problem.cols)
         if held == 4 and not centred:
             odd = between(t.odd_summed_between, problem.cols) or odd
+        if problem.x.itemsize == 4 and not centred:
+            alone = problem.residual is None
+            odd = between(t.odd_fp32_between if alone else t.odd_summed_fp32_between, problem.cols) or odd
         if centred and piece_of(problem.x, align) == 2:
             odd = between(t.single_centred_between, problem.cols) or odd
         if odd is not None:
@@ -281,6 +284,8 @@ def _forward_slice(problem: Problem, centred: bool, align: int) -> Tile:
     t = in_force.thresholds()
     if piece_of(problem.x, align) == 2:
         return t.odd_forward_slice
+    if problem.x.itemsize == piece_of(problem.x, align) == 4:
+        return t.odd_centred_fp32_slice if centred else t.odd_fp32_slice
     if _held(problem) == 4:
         return t.summed_slice
     if piece_of(problem.x, align) == 4:

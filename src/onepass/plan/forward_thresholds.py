@@ -44,14 +44,16 @@ class ForwardThresholds:
     )
     #: Of nothing but x, of 16 bits, from so many columns on with fewer warps, so that more rows are on an SM at once:
     #: 5.0 us against 5.5 at 2,093 x 1,600, 8.2 against 8.6 at 4,096 rows, 50.2 against 52.4 at 32,768; 5.2 against 5.6
-    #: at 2,093 x 1,792, but 3.8 against 3.7 at 1,000. Up to 3,072 columns it is 7 to 11 % at 2,093 rows too, and level
-    #: for more; but so many elements a thread are kept packed, which inductor cannot follow: a compiled call would go
-    #: through an op. With a residual it is slower. From 5,121 columns on 6.8 us against 8.0 at 1,056 x 5,376, 7.4
-    #: against 8.5 at 6,144 columns, 57.8 against 61.3 at 11,160 x 5,376; level at 64 and 300 rows.
+    #: at 2,093 x 1,792, but 3.8 against 3.7 at 1,000. Up to 3,072 columns it is 6 to 9 % at 2,093 rows too, and level
+    #: for many, but 5 % slower at 1,000 x 2,048 and 13.9 us against 13.0 at 4,096 x 2,880. From 5,121 columns on 6.8
+    #: against 8.0 at 1,056 x 5,376, 7.4 against 8.5 at 6,144 columns, 57.8 against 61.3 at 11,160 x 5,376; level at 64
+    #: and 300 rows.
     plain_between: Between = ((1537, Tile(1792, 1, 2, block=256)), (5121, Tile(6144, 1, 4, block=512)))
-    #: With a residual of 16 bits, by twice the columns: 8.9 us against 9.7 at 1,000 x 4,096, 17.7 against 18.1 at 2,048
-    #: rows, 18.7 against 19.9 at 2,048 x 4,352; level at 128 rows and for many, but 6.2 against 6.0 at 500 x 4,352.
-    summed_between: Between = ((7681, Tile(9216, 1, 4, block=512)),)
+    #: With a residual of 16 bits, by twice the columns. A warp a row: 6.5 us against 7.2 at 2,500 x 960, 8.2 against
+    #: 9.3 at 4,000 x 896, 18.2 against 19.0 at 8,738 x 960; few are level, but 5.0 against 4.7 at 1,600 x 1,024. And
+    #: narrower blocks: 8.9 against 9.7 at 1,000 x 4,096, 17.7 against 18.1 at 2,048 rows, 18.7 against 19.9 at 2,048 x
+    #: 4,352; level at 128 rows and for many, but 6.2 against 6.0 at 500 x 4,352.
+    summed_between: Between = ((1537, Tile(2048, 1, 1, block=256)), (7681, Tile(9216, 1, 4, block=512)))
     #: With a weight that is wider than x, fewer warps to read it: 63.8 us against 68.6 at 16,384 x 4,096, 9.3 against
     #: 10.2 at 2,000 rows. It is level at 2,048 and at 8,192 columns.
     wider_weight_between: Between = ((3073, Tile(4096, 1, 4, block=1024)),)
@@ -190,6 +192,11 @@ class ForwardThresholds:
     #: 325, 7.5 against 8.0 at 4,096 x 511, 116.5 against 121.4 at 100,000; in fp32 149 against 157 at 100,000 x 385. It
     #: is 5.9 against 5.7 at 4,096 x 325 with a residual, and slower for 261 columns. In 16 bits 40 us against 62.
     odd_summed_between: Between = ((321, Tile(512, 1, 1, block=64)),)
+    #: Of fp32 that begins anywhere, an element a thread, RMSNorm's alone and with a residual: 4.0 us against 4.4 at
+    #: 2,000 x 515, 7.9 against 8.4 at 2,000 x 1,537, level for many; with a residual 8.4 against 10.3 at 2,000 x 771,
+    #: 26.4 against 29.7 at 4,093 x 1,537, 2.4 against 3.2 at 300 x 515; but 20.8 against 19.5 at 2,000 x 2,051.
+    odd_fp32_between: Between = ((513, Tile(640, 1, 2, block=64)), (641, Tile(1792, 1, 4, block=128)))
+    odd_summed_fp32_between: Between = ((513, Tile(1088, 1, 2, block=64)), (1089, Tile(1792, 1, 4, block=128)))
     odd_centred_forward_tiles: tuple[Tile, ...] = (
         Tile(40, 32, 4, block=16),
         Tile(96, 8, 2, block=16),
@@ -206,6 +213,8 @@ class ForwardThresholds:
     #: against 35 at 2,000 x 12,001, 31 against 39; 7.3 against 8.5 at 500 x 8,001. With fewer elements than so many for
     #: each SM it is tile.py, with a column a thread as here, so that a row's bits are the same: 1 x 20,001 takes 4.0 us
     #: so, and 5.3 through shared memory, 132 x 8,001 3.9 and 4.5, LayerNorm of 500 x 4,099 5.3 and 6.0.
+    #: LayerNorm's of 2,113 columns and more in two warps: 38 against 42 at 14,224 x 2,359, but 39.5 against 37.5 at
+    #: 9,318 x 3,601.
     odd_from: int = 1281
     odd_elements: int = 20480
     odd_tiles: tuple[Tile, ...] = (
@@ -217,6 +226,7 @@ class ForwardThresholds:
     )
     odd_centred_tiles: tuple[Tile, ...] = (
         Tile(2112, 1, 2, 8, 2, block=64),
+        Tile(2432, 1, 2, 6, 2, block=64),
         Tile(4224, 1, 4, 4, 2, block=128),
         Tile(6144, 1, 4, 3, 2, block=128),
         Tile(12288, 1, 8, 2, 2, block=256),
@@ -296,6 +306,11 @@ class ForwardThresholds:
     #: Of fp32: 258 us against 288 at 2,048 x 65,536, 137 against 153 walked at 2,048 x 34,000; and wider sums: 275
     #: against 288 at 512 x 262,144, level at 131,072 columns.
     summed_slice: Tile = Tile(8192, 1, 4, 4, block=2048, late=4, ahead=0)
+    #: Of fp32 that begins anywhere half as wide, RMSNorm's, also with a residual, and LayerNorm's: 99 us against 113 at
+    #: 394 x 85,885, with a residual 155 against 183, LayerNorm 118 against 155; with a residual 36 against 45 at 100 x
+    #: 70,001; 3.7 against 3.5 at 9 x 34,001, of which wider ones are level or faster.
+    odd_fp32_slice: Tile = Tile(4096, 1, 4, 4, block=2048, late=4, ahead=0)
+    odd_centred_fp32_slice: Tile = Tile(4096, 1, 4, 4, block=512, late=4, ahead=0)
     #: In pieces of 2 bytes: 512 us against 756 at 2,048 x 131,073, 26 against 36 at 89 x 111,055; LayerNorm 601 against
     #: 672 at 2,000 x 131,073, 137 against 147 at 1,000 x 60,001.
     odd_forward_slice: Tile = Tile(4096, 1, 4, 4, block=512, late=4, ahead=0)
