@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from onepass.handover import Place, Step, divided, make_kernels, stat_strides, switches, word_dtype
+from onepass.handover import Place, Step, divided, make_kernels, outline, stat_strides, switches, word_dtype
 from onepass.kernels import (
     Kernel,
     few_backward,
@@ -23,7 +23,6 @@ from onepass.kernels import (
     tile_backward,
     turns_backward,
 )
-from onepass.pages import filled
 from onepass.plan import backward_plans, column_sums, plans, row_counts
 from onepass.plan.device import device_of
 from onepass.plan.launch import Call, Launch, whole_call
@@ -64,13 +63,15 @@ class Backwards:
     """The backward calls of one normalization: one for each set of strides that tensors arrive with."""
 
     def __init__(
-        self, norm: Norm, problem: Problem, shape: Sequence[int], device: torch.device, inplace: bool = False
-    ) -> None:
+        self, norm: Norm, problem: Problem, shape: Sequence[int], device: torch.device, inplace: bool = False,
+        lasting: bool = True,
+    ) -> None:  # fmt: skip
         self.norm = norm
         self.problem = problem
         self.shape = shape
         self.device = device
         self.inplace = inplace
+        self.lasting = lasting
         self._built: dict[Any, Backward] = {}
         self._wanted: dict[Any, Backward] = {}
 
@@ -88,7 +89,8 @@ class Backwards:
         strides = (dy.stride(), None if dsum is None else dsum.stride(), h.stride())
         found = self._built.get((strides, needs))
         if found is None:
-            found = Backward(self.norm, self.problem, self.shape, self.device, strides, needs, self.inplace)
+            how = (strides, needs, self.inplace, self.lasting)
+            found = Backward(self.norm, self.problem, self.shape, self.device, *how)
             self._built[strides, needs] = found
         return found
 
@@ -122,13 +124,14 @@ class Backward:
         strides: tuple[Sequence[int], Sequence[int] | None, Sequence[int]],
         needs: Needs,
         inplace: bool = False,
+        lasting: bool = True,
     ) -> None:
         """`strides` are those of dy, of the sum's gradient (None: there is none) and of what was normalized."""
         self.norm = norm
         self.needs = needs
         self.inplace = inplace
         self.shape = shape
-        self.place = Place(device)
+        self.place = Place(device, lasting)
         self.empty = 0 in shape
         dy, dsum, h = strides
         dense = contiguous_strides(shape)
@@ -146,14 +149,14 @@ class Backward:
         self.problem = replace(problem, rows=layout.rows, lanes=layout.lanes, turns=turns, sector_turns=sector_turns)
         self._has_dsum = dsum is not None
         affine = (layout.lanes, problem.cols) if problem.per_lane else (problem.cols,)
-        self._like_dx = self.place.like(shape, problem.x)
+        self._like_dx = outline(shape, problem.x)
         self._like_dresidual = self._like_dweight = self._like_dbias = None
         if needs.dresidual and problem.residual is not None:
-            self._like_dresidual = self.place.like(shape, problem.residual)
+            self._like_dresidual = outline(shape, problem.residual)
         if needs.dweight and problem.weight is not None:
-            self._like_dweight = self.place.like(affine, problem.weight)
+            self._like_dweight = outline(affine, problem.weight)
         if needs.dbias and problem.bias is not None:
-            self._like_dbias = self.place.like(affine, problem.bias)
+            self._like_dbias = outline(affine, problem.bias)
         self._align = layout.align(problem.cols)
         #: What addresses are multiples of where rows are taken in turns. Else they need be no more than rows are.
         self._vector = self._align if turns == 1 else 16 // problem.h.itemsize
@@ -193,9 +196,9 @@ class Backward:
             dsum = None if dsum is None else dsum.contiguous()
         dx = dresidual = dweight = dbias = None
         if self.needs.dx:
-            dx = dy if self.inplace else torch.empty_like(self._like_dx)
+            dx = dy if self.inplace else place.empty(self._like_dx)
         if self._like_dresidual is not None:
-            dresidual = torch.empty_like(self._like_dresidual)
+            dresidual = place.empty(self._like_dresidual)
         tensors = (dy, dsum, h, weight, mean, rstd, dx, dresidual)
         handles, in_turns = place.handles(tensors, self._vector)
         aligned = in_turns or (self._vector != self._align and place.handles(tensors, self._align)[1])
@@ -210,14 +213,14 @@ class Backward:
         launches, like_partials, like_mailbox = ready
         dweights = dbiases = mailbox = None
         if like_dweight is not None:
-            dweight = torch.empty_like(like_dweight)
-            dweights = None if like_partials is None else torch.empty_like(like_partials)
+            dweight = place.empty(like_dweight)
+            dweights = None if like_partials is None else place.empty(like_partials)
         if like_dbias is not None:
-            dbias = torch.empty_like(like_dbias)
-            dbiases = None if like_partials is None else torch.empty_like(like_partials)
+            dbias = place.empty(like_dbias)
+            dbiases = None if like_partials is None else place.empty(like_partials)
         stream = place.stream()
         if like_mailbox is not None:
-            mailbox = filled(like_mailbox, 0, stream)
+            mailbox = place.filled(like_mailbox, 0, stream)
         handles += place.own_handles((dweights, dbiases, mailbox, dweight, dbias))
         for launch, chosen in launches:
             launch(stream, *(handles if chosen is None else [handles[index] for index in chosen]))
@@ -243,10 +246,11 @@ class Backward:
 
     def _of_nothing(self, dy: Tensor, h: Tensor) -> Gradients:
         """The gradients where there is not one element: sums over no rows are zero."""
-        dx = torch.empty_like(self._like_dx) if not self.inplace else dy
-        dresidual = None if self._like_dresidual is None else torch.empty_like(self._like_dresidual)
-        dweight = None if self._like_dweight is None else torch.zeros_like(self._like_dweight)
-        dbias = None if self._like_dbias is None else torch.zeros_like(self._like_dbias)
+        place = self.place
+        dx = place.empty(self._like_dx) if not self.inplace else dy
+        dresidual = None if self._like_dresidual is None else place.empty(self._like_dresidual)
+        dweight = None if self._like_dweight is None else torch.zeros_like(self._like_dweight, device=place.device)
+        dbias = None if self._like_dbias is None else torch.zeros_like(self._like_dbias, device=place.device)
         return dx if self.needs.dx else None, dresidual, dweight, dbias
 
     def _prepare(
@@ -266,8 +270,8 @@ class Backward:
             chosen = [present.index(name) for name in step.names if name in present]
             launch = step.compiled(self.place.device)(step.plan.programs, step.scalars)
             launches.append((launch, None if chosen == list(range(len(present))) else chosen))
-        like_partials = self.place.like((partial_rows, self.problem.cols), torch.float32) if partial_rows else None
-        like_mailbox = self.place.like((words,), word_dtype(self.norm)) if words else None
+        like_partials = outline((partial_rows, self.problem.cols), torch.float32) if partial_rows else None
+        like_mailbox = outline((words,), word_dtype(self.norm)) if words else None
         return launches, like_partials, like_mailbox
 
     def steps(self, plan: Plan, align: int) -> tuple[list[Step], int, int]:

@@ -53,9 +53,9 @@ def call_of(
     return call
 
 
-def quantize_alone(x: Tensor, fp8: Fp8) -> Quantized:
-    """Quantization without a norm."""
-    key = (fp8.key, in_force.generation(), x.shape, x.stride(), x.dtype, x.device)
+def quantize_alone(x: Tensor, fp8: Fp8, lasting: bool = True) -> Quantized:
+    """Quantization without a norm. `lasting`: see handover.Place."""
+    key = (fp8.key, lasting, in_force.generation(), x.shape, x.stride(), x.dtype, x.device)
     call = _quantized_calls.get(key)
     if call is None:
         if len(_quantized_calls) >= MAX_CALLS:
@@ -63,7 +63,8 @@ def quantize_alone(x: Tensor, fp8: Fp8) -> Quantized:
         problem = Problem(1, 1, x.shape[-1], x.dtype, x.dtype)
         # The output is x, and nothing needs to write it again.
         asked = replace(fp8, also_unquantized=False)
-        call = _quantized_calls[key] = QuantizedForward(Norm(False, 1.0, identity=True), problem, x, None, asked)
+        norm = Norm(False, 1.0, identity=True)
+        call = _quantized_calls[key] = QuantizedForward(norm, problem, x, None, asked, lasting)
     return call(x, None, None, None, False, fp8)[0]
 
 
@@ -79,17 +80,18 @@ def transposed(data: Tensor) -> Tensor:
 
 
 def quantized_call_of(
-    options: Options, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None, fp8: Fp8
-) -> QuantizedForward:
+    options: Options, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None, fp8: Fp8,
+    lasting: bool = True,
+) -> QuantizedForward:  # fmt: skip
     """The same for an FP8 output; the options are part of what it is kept by, the tensors among them are not."""
     plain = call_of(options, x, weight, bias, residual)  # which checks
-    key = (plain, fp8.key)
+    key = (plain, fp8.key, lasting)
     call = _quantized_calls.get(key)
     if call is None:
         if len(_quantized_calls) >= MAX_CALLS:
             _quantized_calls.clear()
         norm, problem = checked(options, x, weight, bias, residual)
-        call = _quantized_calls[key] = QuantizedForward(norm, problem, x, residual, fp8)
+        call = _quantized_calls[key] = QuantizedForward(norm, problem, x, residual, fp8, lasting)
     return call
 
 

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from onepass.backward import Backwards
-from onepass.handover import Place, Step, divided, make_kernels, stat_strides, switches, word_dtype
+from onepass.handover import Place, Step, divided, make_kernels, outline, stat_strides, switches, word_dtype
 from onepass.kernels import odd_forward, split_forward, stream_forward, tile_forward
-from onepass.pages import filled
 from onepass.plan import forward_plans, in_force, plans, row_counts
 from onepass.plan.device import device_of
 from onepass.plan.launch import Call, Launch, whole_call
@@ -50,12 +49,13 @@ class Forward:
     """One normalization, ready to run on tensors of the shapes, strides and dtypes it was built for."""
 
     def __init__(
-        self, norm: Norm, problem: Problem, x: Tensor, residual: Tensor | None, inplace_backward: bool = False
-    ) -> None:
+        self, norm: Norm, problem: Problem, x: Tensor, residual: Tensor | None, inplace_backward: bool = False,
+        lasting: bool = True,
+    ) -> None:  # fmt: skip
         """`problem` has the dtypes right; rows and lanes are worked out here."""
         self.norm = norm
         self.shape = x.shape
-        self.place = Place(x.device)
+        self.place = Place(x.device, lasting)
         self.empty = x.numel() == 0
         self.copies = False
         self.has_y = True
@@ -69,9 +69,9 @@ class Forward:
         self.layout: Layout = layout
         self.problem = replace(problem, rows=layout.rows, lanes=layout.lanes)
         self.backwards = Backwards(norm, self.problem, x.shape, x.device, inplace_backward)
-        self._like_y = self.place.like(x.shape, problem.y)
-        self._like_sum = None if problem.sum is None else self.place.like(x.shape, problem.sum)
-        self._like_statistic = self.place.like(x.shape[:-1], torch.float32)
+        self._like_y = outline(x.shape, problem.y)
+        self._like_sum = None if problem.sum is None else outline(x.shape, problem.sum)
+        self._like_statistic = outline(x.shape[:-1], torch.float32)
         self._align = layout.align(problem.cols)
         self._ready: dict[tuple[bool, bool], Any] = {}
         #: By whether there are statistics: all of what is below in one function, for tensors as nearly all are.
@@ -98,10 +98,10 @@ class Forward:
         if place.is_elsewhere():
             with torch.cuda.device(place.device):
                 return self(x, weight, bias, residual, stats)
-        y = torch.empty_like(self._like_y)
-        total = None if self._like_sum is None else torch.empty_like(self._like_sum)
-        mean = torch.empty_like(self._like_statistic) if stats and self.norm.centred else None
-        rstd = torch.empty_like(self._like_statistic) if stats else None
+        y = place.empty(self._like_y)
+        total = None if self._like_sum is None else place.empty(self._like_sum)
+        mean = place.empty(self._like_statistic) if stats and self.norm.centred else None
+        rstd = place.empty(self._like_statistic) if stats else None
         if self.empty:
             return y, total, mean, rstd
         if self.copies:
@@ -118,7 +118,7 @@ class Forward:
         launch, like_mailbox = ready
         stream = place.stream()
         if like_mailbox is not None:
-            mailbox = filled(like_mailbox, 0, stream)
+            mailbox = place.filled(like_mailbox, 0, stream)
             handles += place.own_handles([mailbox])
         launch(stream, *handles)
         return y, total, mean, rstd
@@ -131,7 +131,7 @@ class Forward:
         steps = [self.step(each, align, stats) for each in (*twins, plan)]
         make_kernels(steps, device)
         words = self.problem.rows * self.problem.lanes * plan.slices
-        like_mailbox = self.place.like((words,), word_dtype(self.norm)) if plan.schedule == "split" else None
+        like_mailbox = outline((words,), word_dtype(self.norm)) if plan.schedule == "split" else None
         return steps[-1].compiled(device)(plan.programs, steps[-1].scalars), like_mailbox
 
     def _in_one(self, launch: Launch, stats: bool) -> Call | None:

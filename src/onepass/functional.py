@@ -55,6 +55,7 @@ def rms_norm(
         autotune: search, at the first call of a problem (shape but for the rows, dtypes, options), for the fastest
             plan on this GPU, and keep it on disk; it compiles every candidate, which takes a while. False never
             searches; None does so where `ONEPASS_AUTOTUNE=1` is set. Whichever it is, what was found before is used.
+            Under torch.compile nothing is searched for.
         quantize: give the output in FP8, as an `onepass.Fp8` says (docs/fp8.md).
 
     Returns:

@@ -23,7 +23,7 @@ from torch import Tensor
 from onepass import inductor
 from onepass.backward import Backward, Backwards, Needs
 from onepass.checks import Options, checked
-from onepass.eager import MAX_CALLS, call_of
+from onepass.eager import MAX_CALLS
 from onepass.forward import Forward
 from onepass.plan import in_force
 from onepass.route import INTERPRETED
@@ -101,7 +101,7 @@ def backward_of(
     problem = Problem(
         1, 1, h.shape[-1], x_dtype, dy.dtype, weight_dtype, bias_dtype, residual_dtype, total, per_head
     )  # fmt: skip
-    backwards = Backwards(Norm(centred, eps, offset, CASTS[cast]), problem, h.shape, h.device)
+    backwards = Backwards(Norm(centred, eps, offset, CASTS[cast]), problem, h.shape, h.device, lasting=False)
     return backwards(dy, dsum, h, Needs(*needs))
 
 
@@ -128,7 +128,8 @@ _forwards: dict[Any, tuple[Forward, bool]] = {}
 
 
 def _run_norm(x: Tensor, weight: Maybe, bias: Maybe, residual: Maybe, text: str) -> list[Tensor]:
-    # Not by call_of's key: the text has all dtypes and the device, and from x follow the others' shapes.
+    # Not by eager.call_of: nothing is searched for here, and no memory kept (handover.Place). The text has all dtypes and
+    # the device, and the shapes of the others follow from x.
     key = (
         text, in_force.generation(), x.shape, x.stride(), None if weight is None else weight.stride(),
         None if bias is None else bias.stride(), None if residual is None else residual.stride(),
@@ -138,7 +139,8 @@ def _run_norm(x: Tensor, weight: Maybe, bias: Maybe, residual: Maybe, text: str)
         if len(_forwards) >= MAX_CALLS:
             _forwards.clear()
         *options, stats, _ = _read(text)
-        ready = _forwards[key] = call_of(Options(*options), x, weight, bias, residual), stats
+        norm, problem = checked(Options(*options), x, weight, bias, residual)
+        ready = _forwards[key] = Forward(norm, problem, x, residual, lasting=False), stats
     call, stats = ready
     return _present(call(x, weight, bias, residual, stats))
 

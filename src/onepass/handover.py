@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from onepass.kernels import Kernel
+from onepass.pages import filled
+from onepass.plan import launch
 from onepass.plan.launch import Bind, gather, kernel
 from onepass.plan.layout import Layout, aligned_bytes
 from onepass.plan.plans import Plan
@@ -66,12 +68,16 @@ def make_kernels(steps: Sequence[Step], device: torch.device) -> None:
 class Place:
     """Where a call runs: a GPU, or Triton's interpreter.
 
+    `lasting`: memory may be kept from one call to the next. Not by what a graph of torch.compile calls: it may be run
+    on memory of its own, for CUDA graphs, in which nothing else may be left behind.
+
     What it asks of PyTorch here is asked at every call, so it goes by the short ways: `torch.cuda.current_device()` and
     `torch.cuda.current_stream()` take microseconds.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, lasting: bool = True) -> None:
         self.device = device
+        self.lasting = lasting
         self.index = device.index if device.type == "cuda" else None
 
     def is_elsewhere(self) -> bool:
@@ -104,12 +110,25 @@ class Place:
             return [tensor for tensor in tensors if tensor is not None]
         return [tensor.data_ptr() for tensor in tensors if tensor is not None]
 
-    def like(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """What `torch.empty_like` makes a dense tensor of this shape and dtype from: one element, expanded.
+    def empty(self, like: Tensor) -> Tensor:
+        """A dense tensor here, of that shape and dtype."""
+        if self.index is None:
+            return torch.empty(like.shape, dtype=like.dtype, device=self.device)
+        made: Tensor = launch.empty_strided(*launch.kind_of(like))
+        return made
 
-        It takes half as long as `torch.empty` with a shape, a dtype and a device.
-        """
-        return _element(dtype, self.device).expand(shape)
+    def filled(self, like: Tensor, bits: int, stream: int) -> Tensor:
+        """The same, of words whose bits are 0, or 1 where `bits` is -1, for a call on `stream`, which is current."""
+        return filled(like, self.device, bits, stream, self.lasting)
+
+    def element(self, dtype: torch.dtype) -> Tensor:
+        """One that nobody reads or writes."""
+        return _element(dtype, self.device) if self.lasting else torch.empty((), dtype=dtype, device=self.device)
+
+
+def outline(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """What `empty` and `filled` make a tensor from. It has no memory."""
+    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 @cache

@@ -115,7 +115,7 @@ def _result(fp8: Fp8, data: Tensor, scale: Tensor, data_t: Tensor, scale_t: Tens
 
 def _norm_fp8(x: Tensor, weight: Any, bias: Any, residual: Any, given: Any, *rest: Any) -> tuple[Tensor, ...]:
     options, stats, fp8 = Options(*rest[:7]), rest[7], _fp8_of(given, *rest[8:])
-    call = quantized_call_of(options, x, weight, bias, residual, fp8)
+    call = quantized_call_of(options, x, weight, bias, residual, fp8, lasting=False)
     q, mean, rstd = call(x, weight, bias, residual, stats, fp8)
     straight = call.straight().detach() if q.unquantized is None else q.unquantized
     found = (straight, q.residual, mean if stats else None, rstd if stats else None)
@@ -124,7 +124,7 @@ def _norm_fp8(x: Tensor, weight: Any, bias: Any, residual: Any, given: Any, *res
 
 def _quantize_fp8(x: Tensor, given: Any, *rest: Any) -> tuple[Tensor, ...]:
     fp8 = _fp8_of(given, *rest)
-    return _parts(eager.quantize_alone(x, fp8), fp8, x)
+    return _parts(eager.quantize_alone(x, fp8, lasting=False), fp8, x)
 
 
 def _parts(q: Quantized, fp8: Fp8, x: Tensor) -> tuple[Tensor, ...]:

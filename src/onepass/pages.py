@@ -25,31 +25,32 @@ class Pages:
         self._lock = threading.Lock()
         self._pages: dict[tuple[torch.device, int, int], tuple[Tensor, int]] = {}
 
-    def piece(self, like: Tensor, bits: int, stream: int) -> Tensor:
+    def piece(self, like: Tensor, device: torch.device, bits: int, stream: int) -> Tensor:
         """As `filled`, whatever the size."""
         words = like.numel() * like.itemsize // 4
-        key = like.device, stream, bits
+        key = device, stream, bits
         with self._lock:
             page, begin = self._pages.get(key, (None, 0))
             if page is None or begin + words > len(page):
-                page, begin = torch.full((max(PAGE // 4, words),), bits, dtype=torch.int32, device=like.device), 0
+                page, begin = torch.full((max(PAGE // 4, words),), bits, dtype=torch.int32, device=device), 0
             self._pages[key] = page, begin + -(-words // UNIT) * UNIT
         # With a storage of its own, which keeps the page alive: a view would share the page's version with all others,
         # so that a change of one by its user would be taken for a change of what autograd has saved.
         storage = page.untyped_storage()[4 * begin : 4 * (begin + words)]
-        return torch.empty(0, dtype=like.dtype, device=like.device).set_(storage, 0, like.shape, ())
+        return torch.empty(0, dtype=like.dtype, device=device).set_(storage, 0, like.shape, ())
 
 
 _pages = Pages()
 
 
-def filled(like: Tensor, bits: int, stream: int) -> Tensor:
+def filled(like: Tensor, device: torch.device, bits: int, stream: int, lasting: bool = True) -> Tensor:
     """A dense tensor of that shape and dtype, of four bytes or eight, for a call on `stream`, which is current.
 
     `bits` is 0, or -1 for a tensor of nothing but ones. What a graph captures is filled at each of its replays.
+    `lasting`: a page may be kept.
     """
-    on_gpu = like.device.type == "cuda"
-    if on_gpu and like.numel() * like.itemsize <= LARGEST and not torch.cuda.is_current_stream_capturing():
-        return _pages.piece(like, bits, stream)
+    paged = lasting and device.type == "cuda" and like.numel() * like.itemsize <= LARGEST
+    if paged and not torch.cuda.is_current_stream_capturing():
+        return _pages.piece(like, device, bits, stream)
     whole = torch.int32 if like.itemsize == 4 else torch.int64
-    return torch.full_like(like, bits, dtype=whole).view(like.dtype)
+    return torch.full(like.shape, bits, dtype=whole, device=device).view(like.dtype)

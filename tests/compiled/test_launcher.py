@@ -11,9 +11,12 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+import torch
 import triton
 
+from onepass.handover import outline
 from onepass.plan import launcher
+from onepass.plan.launch import kind_of
 
 HERE = Path(__file__).parent
 CUDA_HEADERS = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
@@ -216,6 +219,13 @@ for line in {lines}:
     ran = run(built, CALL + attempts.format(lines=list(CALLS)))
     assert ran.returncode == 0, ran.stderr
     assert dict(zip(CALLS, ran.stdout.splitlines(), strict=True)) == CALLS
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (5,), (), (0, 7)])
+def test_outputs_are_made_with_what_inductors_function_takes(shape):
+    """The one for a CPU, which is the same but for the device."""
+    made = torch._C._dynamo.guards._empty_strided_cpu(*kind_of(outline(shape, torch.bfloat16)))
+    assert (made.shape, made.dtype, made.is_contiguous()) == (shape, torch.bfloat16, True)
 
 
 def test_the_driver_says_which_gpu_has_clusters(built):

