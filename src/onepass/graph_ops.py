@@ -128,8 +128,8 @@ _forwards: dict[Any, tuple[Forward, bool]] = {}
 
 
 def _run_norm(x: Tensor, weight: Maybe, bias: Maybe, residual: Maybe, text: str) -> list[Tensor]:
-    # Not by eager.call_of: nothing is searched for here, and no memory kept (handover.Place). The text has all dtypes and
-    # the device, and the shapes of the others follow from x.
+    # Not by eager.call_of: nothing is searched for here, and no memory kept (handover.Place). The text has all dtypes,
+    # and the device; the shapes of the others follow from x.
     key = (
         text, in_force.generation(), x.shape, x.stride(), None if weight is None else weight.stride(),
         None if bias is None else bias.stride(), None if residual is None else residual.stride(),
