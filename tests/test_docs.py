@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from processes import run_on_plain_cpu
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,7 +21,7 @@ def python_blocks():
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         for match in re.finditer(r"^```(?:python|py)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
             line = text.count("\n", 0, match.start()) + 1
-            yield pytest.param(match.group(1), id=f"{path.name}:{line}")
+            yield f"{path.name}:{line}", match.group(1)
 
 
 def test_docstring_examples_run_as_they_stand():
@@ -40,9 +38,16 @@ def test_docstring_examples_run_as_they_stand():
     assert not any(failed for _, failed in found.values()), printed
 
 
-@pytest.mark.parametrize("block", list(python_blocks()))
-def test_the_readme_runs_as_it_stands(block):
-    run_on_plain_cpu(block)
+def test_the_readme_runs_as_it_stands():
+    """Each block by itself, with names of its own; in one process, because it takes seconds to begin one."""
+    blocks = dict(python_blocks())
+    assert "README.md" in {place.partition(":")[0] for place in blocks}
+    printed = run_on_plain_cpu(f"""
+        for place, block in {blocks!r}.items():
+            exec(compile(block, place, "exec"), {{}})
+            print("\\n" + place)
+    """)
+    assert set(blocks) <= set(printed.splitlines())
 
 
 def test_the_readmes_tables_are_those_of_the_figures():
