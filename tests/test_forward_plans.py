@@ -178,8 +178,8 @@ def test_many_rows_ask_for_weight_and_bias_first(centred):
             replace(problem_of(rows, cols), **changes), CLUSTERED, centred, align
         ).affine_first
 
-    most = CLUSTERED.sms * in_force.thresholds().affine_first_elements // 4096
-    assert [first(rows, 4096) for rows in (1, most, most + 1, 4096, 1 << 20)] == [False, False, True, True, True]
+    most = CLUSTERED.sms * in_force.thresholds().affine_first_elements // 4352
+    assert [first(rows, 4352) for rows in (1, most, most + 1, 4096, 1 << 20)] == [False, False, True, True, True]
     assert not first(1 << 20, 512), "rows that are short"
     assert first(1 << 20, 1024) == (not centred)
     assert first(8192, 4099, align=1) == (not centred), "loaded element by element"
@@ -187,6 +187,22 @@ def test_many_rows_ask_for_weight_and_bias_first(centred):
     total = {"residual": torch.bfloat16, "sum": torch.bfloat16}
     assert first(8192, 4096, **total) and first(8192, 4096, quantized="static")
     assert not first(8192, 4096, quantized="static", **total)
+
+
+@norms
+def test_few_rows_have_a_plan_for_how_soon_each_is_done(centred):
+    def plan(rows, cols, **changes):
+        return forward_plans.forward_plan(replace(problem_of(rows, cols), **changes), CLUSTERED, centred, 8)
+
+    for cols in (64, 216, 1024, 4096, 4352, 65_536):
+        most = forward_plans.most_prompt_rows(problem_of(1, cols), CLUSTERED)
+        assert [plan(rows, cols).prompt for rows in (1, most, most + 1, 1 << 20)] == [True, True, False, False], cols
+        lanes = replace(problem_of(1, cols), lanes=4)
+        assert forward_plans.most_prompt_rows(lanes, CLUSTERED) == most // 4
+        # Without a division nothing but their order keeps weight and bias before the row's sum.
+        power = cols & (cols - 1) == 0
+        assert plan(1, cols).affine_first == power and not plan(1, cols, weight=None, bias=None).affine_first
+    assert not plan(1, 4096, quantized="row").prompt and not plan(1, 262_144).prompt, "nor where rows are sliced"
 
 
 def test_very_many_rows_of_layer_norm_ask_for_weight_and_bias_late():

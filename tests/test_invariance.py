@@ -56,6 +56,25 @@ def test_row_bits_are_the_same_whether_the_weight_is_asked_for_before_the_row_or
         assert (first is None and after is None) or torch.equal(first, after)
 
 
+@pytest.mark.parametrize("strided", [False, True])
+@pytest.mark.parametrize("cols", [128, 150])
+@pytest.mark.parametrize("residual", [None, BF16])
+@pytest.mark.parametrize("op", OPS)
+def test_few_rows_have_the_bits_of_many_though_their_kernel_is_another(op, residual, cols, strided, launches):
+    case = Case(op, x=BF16, bias=F32, residual=residual)
+    inputs = inputs_of(case, 5, cols)
+    if strided:
+        inputs.x = torch.cat([inputs.x, inputs.x], dim=1)[:, :cols]
+    seen = []
+    for elements in (0, 1 << 40):
+        with in_force.override(prompt_elements=elements):
+            assert explained(case, inputs).forward.prompt == (elements > 0)
+            seen.append(call(case, inputs))
+    assert [launch.constants["DENSE"] for launch in launches] == [False, not strided]
+    for many, few in zip(*seen, strict=True):
+        assert (many is None and few is None) or torch.equal(many, few)
+
+
 @pytest.mark.parametrize("residual", [None, BF16])
 @pytest.mark.parametrize("cols", [128, 150])
 @pytest.mark.parametrize("op", OPS)

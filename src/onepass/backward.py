@@ -318,6 +318,7 @@ class Backward:
             constants = kept | {
                 "ROWS": plan.rows, "BLOCK": plan.block, "BLOCKS": plan.blocks, "EVEN": problem.cols % plan.block == 0,
                 "PACKED": plans.is_packed(plan, align, backward=True), "STAGES": plan.stages,
+                "OVER_ROWS": plan.lies_otherwise(min(align, 16 // problem.h.itemsize)),
             }  # fmt: skip
             add(tile_backward, every, scalars, constants, plan)
         elif plan.schedule == "turns":
@@ -368,10 +369,12 @@ class Backward:
                 add(stream_backward, names, scalars, constants, plan)
         if wants_affine and partial_rows:
             lanes = problem.lanes if problem.per_lane else 1
-            how = column_sums.partials_plan(lanes, problem.cols, needs.dweight and needs.dbias)
+            how = column_sums.partials_plan(lanes, problem.cols)
             # What it reads and writes is dense, whatever the strides of the tensors above.
             align = Layout(1, 1, ()).align(problem.cols)
-            constants = {"ROWS": how.rows, "BLOCK": how.block, "ALIGN": align}
+            constants = {
+                "LANED": lanes > 1, "ROWS": how.rows, "LOADS": how.stages, "BLOCK": how.block, "ALIGN": align,
+            }  # fmt: skip
             scalars = (partial_rows // lanes, lanes, problem.cols // align)
             add(sum_partials, ["dweights", "dbiases", "dweight", "dbias"], scalars, constants, how)
         return steps, partial_rows if wants_affine else 0, mailbox

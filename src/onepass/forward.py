@@ -126,7 +126,8 @@ class Forward:
     def _prepare(self, aligned: bool, stats: bool) -> tuple[Launch, Tensor | None]:
         plan, align, device = self.plan(aligned), self.align(aligned), self.place.device
         # Another row count may get another plan. Its kernel is compiled now, so that no later call waits for it.
-        problems = [replace(self.problem, rows=rows) for rows in row_counts.row_counts_apart()]
+        counts = row_counts.row_counts_apart(forward_plans.most_prompt_rows(self.problem, device_of(device)))
+        problems = [replace(self.problem, rows=rows) for rows in counts]
         twins = [forward_plans.forward_plan(each, device_of(device), self.norm.centred, align) for each in problems]
         steps = [self.step(each, align, stats) for each in (*twins, plan)]
         make_kernels(steps, device)
@@ -146,6 +147,11 @@ class Forward:
         inputs = (problem.x, problem.residual, problem.weight, problem.bias)
         tensors = sum(each is not None for each in (*inputs, *outputs))
         return whole_call([(launch, range(tensors))], tensors, len(inputs), outputs, range(4), index)
+
+    def _is_dense(self) -> bool:
+        """Whether each row of every tensor begins where the last one ends."""
+        rows, lanes, strides = self.layout.rows, self.layout.lanes, self.layout.strides
+        return lanes == 1 and (rows <= 1 or all(row == self.problem.cols for row, _ in strides))
 
     def _scalars(self, plan: Plan, align: int, quantizing: Quantizing) -> tuple[Any, ...]:
         """The arguments that follow the pointers."""
@@ -191,6 +197,7 @@ class Forward:
             constants |= {"BLOCKS": plan.blocks, "AS_WALKED": plan.as_walked, "SLICES": plan.slices}
             constants |= {"EVEN": plan.is_even(problem.cols), "UNIT": plan.unit, "AHEAD": plan.ahead}
             constants |= {"AFFINE_FIRST": plan.affine_first, "AT_ONCE": plan.at_once}
+            constants |= {"PROMPT": plan.prompt, "DENSE": plan.prompt and self._is_dense()}
         elif plan.schedule == "split":
             kernel = split_forward
             dtypes, names = (*dtypes, word_dtype(norm)), (*names, "mailbox")

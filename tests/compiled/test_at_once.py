@@ -68,7 +68,7 @@ def quantized() -> None:
 
 def step(rows: int) -> Step:
     """A sum of partials, which no compiler takes unless `rows` is a power of two."""
-    constants = {"ROWS": rows, "BLOCK": 8, "ALIGN": 16}
+    constants = {"LANED": False, "ROWS": rows, "LOADS": 1, "BLOCK": 8, "ALIGN": 16}
     dtypes = (F32, None, F32, None)
     return Step(
         sum_partials, ("dweights", "", "dweight", ""), dtypes, constants, (1, 1, 1), Plan("tile", rows, 8, 4, 1)

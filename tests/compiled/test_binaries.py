@@ -45,7 +45,8 @@ def bound(dtype: torch.dtype = F32, block: int = 32, warps: int = 4) -> Any:
     """A kernel as a new process would get it, and what its launch was prepared with."""
     launch._compiled.clear()
     bind = launch.kernel(
-        sum_partials, (F32, None, dtype, None), {"ROWS": 16, "BLOCK": block, "ALIGN": 16}, warps=warps,
+        sum_partials, (F32, None, dtype, None),
+        {"LANED": False, "ROWS": 16, "LOADS": 1, "BLOCK": block, "ALIGN": 16}, warps=warps,
         device=torch.device("cuda", 0),
     )  # fmt: skip
     return bind(7, (100, 1, 8))

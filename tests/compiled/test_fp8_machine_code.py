@@ -43,7 +43,7 @@ def test_every_kind_compiles(
     kind: str, columnwise: bool, shape: tuple[int, int], h200: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path))
-    monkeypatch.setattr(row_counts, "row_counts_apart", tuple)  # which change a tile, and no code
+    monkeypatch.setattr(row_counts, "row_counts_apart", lambda *_: ())  # which change a tile, and no code
     call = quantized_forward(shape, torch.bfloat16, Fp8(kind, columnwise=columnwise))
     with launch.gather() as kernels:
         call._prepare(True, columnwise or kind == "tensor")

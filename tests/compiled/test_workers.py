@@ -33,7 +33,7 @@ def three_cores(tmp_path, monkeypatch):
 
 def wanted(rows, block):
     """A sum of partials in tiles of that size, noted but not compiled."""
-    constants = {"ROWS": rows, "BLOCK": block, "ALIGN": 16}
+    constants = {"LANED": False, "ROWS": rows, "LOADS": 1, "BLOCK": block, "ALIGN": 16}
     with gather() as noted:
         bind = kernel(
             sum_partials, (F32, None, F32, None), constants, warps=4, device=torch.device("cuda", 0)

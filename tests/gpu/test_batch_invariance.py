@@ -72,9 +72,41 @@ def test_row_bits_do_not_depend_on_other_rows(op: str, dtype: torch.dtype, cols:
         assert ("odd" in {kind for kind, _, _ in tiles}) == through
         assert len(tiles) == 1 + alone + held + (shared and not always) + through, tiles
         assert alone or not (cols == 127 and op == "rms_norm")
-    early = cols in (2048, 4096, 5120, 8192) and width <= 16 << 10
+    early = cols == 5120 and width <= 16 << 10
     assert len(affine_first) == 2 or not early, "many ask for the weight before the row"
     assert_same_bits(norm(x.flip(0), weight).flip(0), every)
+
+
+@pytest.mark.parametrize("cols", [32, 64, 128, 192, 216, 256, 512, 640, 1000, 1024, 2048, 4096, 8192, 16384, 32768])
+@pytest.mark.parametrize("kind", ["rms_norm", "layer_norm", "residual", "fp32", "tiny"])
+def test_few_rows_have_the_bits_of_many_though_their_kernel_is_another(kind: str, cols: int) -> None:
+    """tiny: of numbers whose sums are subnormal, where a product that is not rounded would show."""
+    dtype = FP32 if kind in ("fp32", "tiny") else BF16
+    few = 132 * 20480 // cols // 2
+    x, weight = random_rows(4 * few, cols, dtype=dtype), random_weight(cols, dtype=dtype)
+    if kind == "tiny":
+        x *= 1e-42
+    given: dict[str, torch.Tensor] = {"weight": weight}
+    op = "layer_norm" if kind in ("layer_norm", "tiny") else "rms_norm"
+    if op == "layer_norm" and kind != "tiny":
+        given["bias"] = random_weight(cols, dtype=dtype, seed=5)
+    residual = random_rows(4 * few, cols, dtype=dtype, seed=3) if kind == "residual" else None
+
+    def norm(rows: slice, source: torch.Tensor = x) -> tuple[torch.Tensor, ...]:
+        if residual is not None:
+            given["residual"] = residual[rows]
+        result = getattr(onepass, op)(source[rows], **given)
+        return result if isinstance(result, tuple) else (result,)
+
+    plans = [onepass.explain(x[:rows], weight, op=op, residual=None if residual is None else residual[:rows]).forward
+             for rows in (len(x), few, 1)]  # fmt: skip
+    assert all(plan is not None for plan in plans)
+    assert [plan.prompt for plan in plans if plan is not None] == [False, True, True]
+    every = norm(slice(None))
+    strided = torch.cat([x[: few + 5], x[: few + 5]], dim=1)[:, :cols]
+    for source, begin, end in ((x, 0, 1), (x, 5, 5 + few), (x, 17, 17 + few // 3), (strided, 5, 5 + few)):
+        for some, all_rows in zip(norm(slice(begin, end), source), every, strict=True):
+            assert_same_bits(some, all_rows[begin:end])
 
 
 @pytest.mark.parametrize("cols", [3080, 3584, 5384, 7680, 8450])

@@ -91,6 +91,19 @@ INTERPRETED = tl.constexpr(not isinstance(load, triton.JITFunction))
 WIDEN_BF16 = tl.constexpr("shl.b32 $0, $2, 16; and.b32 $1, $2, 0xFFFF0000;")
 
 
+#: A warp that waits for itself waits for nothing; but the compiler moves no access to memory to the other side of it.
+KEEP_ORDER = tl.constexpr("bar.warp.sync 0xffffffff; mov.b32 $0, $1;")
+
+
+@triton.jit
+def keep_order(number):
+    """What stands before it in memory's order stays so. The number is any, and is given back."""
+    if INTERPRETED:
+        return number
+    else:
+        return tl.inline_asm_elementwise(KEEP_ORDER, "=r,r", [number], dtype=tl.int32, is_pure=False, pack=1)
+
+
 @triton.jit
 def wide(block, PACKED: tl.constexpr):
     """A block as it was loaded, in fp32.
@@ -128,6 +141,20 @@ def load_sum(
     if ROUND_SUM is not None:
         h = h.to(ROUND_SUM)
     return h
+
+
+@triton.jit
+def over_rows(o_affine, ROWS: tl.constexpr, BLOCK: tl.constexpr, ALIGN: tl.constexpr):
+    """Offsets of weight and bias, one for each element of a tile and not for each column.
+
+    So they are laid over threads as the tile is, and a thread asks for a row's once. Alone, a row of them lies over all
+    threads, which have fewer columns each, and then the compiler moves either them or the tile through shared memory.
+    Rows of single elements lie alike anyway.
+    """
+    if ALIGN > 1:
+        return tl.broadcast_to(o_affine, (ROWS, BLOCK))
+    else:
+        return o_affine
 
 
 @triton.jit
@@ -199,12 +226,25 @@ def deviation_of(h, mean, m, CENTRED: tl.constexpr, PACKED: tl.constexpr, MASKED
 
 
 @triton.jit
-def rstd_of(square, count, eps, NARROW: tl.constexpr):
-    """1 / sqrt(mean square + eps), with a true division: Triton's `/` is an approximation.
+def mean_of(total, count, COLS: tl.constexpr):
+    """A sum divided by the number of columns, with a true division: Triton's `/` is an approximation.
+
+    COLS: that number where the compiler is to know it, or None. For a power of two a product has the same bits, in one
+    instruction for some twenty and a branch. It is rounded by name, before what is added to it.
+    """
+    if COLS is not None and COLS & (COLS - 1) == 0:
+        return tl.fma(total, 1.0 / COLS, 0.0)
+    else:
+        return tl.div_rn(total, count)
+
+
+@triton.jit
+def rstd_of(square, count, eps, NARROW: tl.constexpr, COLS: tl.constexpr = None):
+    """1 / sqrt(mean square + eps).
 
     Here as with the offset: a number may be handed over in 64 bits, in which all that follows would be computed.
     """
-    mean_square = narrowed(tl.div_rn(square, count), NARROW)
+    mean_square = narrowed(mean_of(square, count, COLS), NARROW)
     return narrowed(tl.rsqrt(narrowed(mean_square + tl.cast(eps, tl.float32), NARROW)), NARROW)
 
 

@@ -19,12 +19,15 @@ from onepass.kernels.parts import (
     gradient_means,
     input_gradient,
     inside,
+    keep_order,
     lane_and_row,
     load,
     load_arrived,
     load_row,
     load_sum,
+    mean_of,
     normalized,
+    over_rows,
     row_start,
     row_sum,
     rstd_of,
@@ -115,9 +118,10 @@ def tile_rows(
     CENTRED: tl.constexpr, SHIFTED: tl.constexpr, LANED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr,
     IDENTITY: tl.constexpr, ROUND_SUM: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
     EVEN: tl.constexpr, ALIGN: tl.constexpr, PACKED: tl.constexpr, AS_WALKED: tl.constexpr, AT_ONCE: tl.constexpr,
-    AHEAD: tl.constexpr, AFFINE_FIRST: tl.constexpr, SLICES: tl.constexpr, UNIT: tl.constexpr, KIND: tl.constexpr,
-    GROUP: tl.constexpr, ROUND: tl.constexpr, BOUNDED: tl.constexpr, FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr,
-    POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr, SWIZZLED: tl.constexpr, HINT: tl.constexpr,
+    AHEAD: tl.constexpr, AFFINE_FIRST: tl.constexpr, SLICES: tl.constexpr, UNIT: tl.constexpr, PROMPT: tl.constexpr,
+    KIND: tl.constexpr, GROUP: tl.constexpr, ROUND: tl.constexpr, BOUNDED: tl.constexpr, FLOORED: tl.constexpr,
+    ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr, SWIZZLED: tl.constexpr,
+    HINT: tl.constexpr,
 ):  # fmt: skip
     """Rows of the tile of that number. HINT: which lines of an FP8 output the L2 is to give up first.
 
@@ -126,10 +130,12 @@ def tile_rows(
     AHEAD: blocks whose weight and bias are asked for before the row is summed, while others wait; None: all of them.
     AFFINE_FIRST: and before the row is.
     SLICES: programs that share the row, each with BLOCK columns of a wider block (cluster.py); not with groups.
+    PROMPT: rows are few, and what counts is how soon each is done, and not how many an SM has room for.
     """
     RAGGED: tl.constexpr = -1 if EVEN else BLOCKS - 1  # which block is
     EARLY: tl.constexpr = BLOCKS if AHEAD is None else AHEAD
     WIDTH: tl.constexpr = BLOCK * SLICES
+    COLS: tl.constexpr = WIDTH * BLOCKS if PROMPT and EVEN else None
     own = 0
     if SLICES > 1:
         index = arrive(index)
@@ -144,9 +150,10 @@ def tile_rows(
     o_y = row_start(row, lane, y_row, y_lane, ALIGN)
     o_stat = row_start(row, lane, stat_row, stat_lane, 1)
 
-    # The compiler may move what stands before the row behind it, and ask for weight and bias when the row has come; but
-    # it moves no load across a barrier.
+    # The compiler may move what stands before the row behind it, and ask for weight and bias when the row has come.
     o_affine = lane * affine_lane * ALIGN + o_block
+    if PROMPT:
+        o_affine = over_rows(o_affine, ROWS, BLOCK, ALIGN)
     weights = ()
     biases = ()
     for i in tl.static_range(EARLY if AFFINE_FIRST else 0):
@@ -154,7 +161,7 @@ def tile_rows(
         weights = with_affine(weights, p_weight, o_affine + i * WIDTH, m_col, i == RAGGED)
         biases = with_affine(biases, p_bias, o_affine + i * WIDTH, m_col, i == RAGGED)
     if AFFINE_FIRST:
-        tl.debug_barrier()
+        keep_order(cols)
     held = ()
     for i in tl.static_range(BLOCKS):
         o_col = i * WIDTH + o_block
@@ -193,12 +200,12 @@ def tile_rows(
             mean, square = pivoted_moments(held, o_block, end, NARROW, BLOCK, BLOCKS, RAGGED, PACKED, SLICES)
         else:
             mean, square = moments_at_once(held, o_block, end, BLOCK, BLOCKS, RAGGED, PACKED, SLICES, AT_ONCE)
-        rstd = rstd_of(square, count, eps, NARROW)
+        rstd = rstd_of(square, count, eps, NARROW, COLS)
     elif CENTRED:
         total = tl.zeros((ROWS, BLOCK), tl.float32)
         for i in tl.static_range(BLOCKS):
             total += wide(held[i], PACKED)
-        mean = tl.div_rn(sum_of_slices(row_sum(total), SLICES, True), count)
+        mean = mean_of(sum_of_slices(row_sum(total), SLICES, True), count, COLS)
     if p_mean is not None and not KNOWN:
         store(p_mean, o_stat, mean, m_row, ROWS > 1)
     if not IDENTITY and not KNOWN and not PIVOTED:
@@ -206,7 +213,7 @@ def tile_rows(
         for i in tl.static_range(BLOCKS):
             deviation = deviation_of(held[i], mean, i * WIDTH + o_block < end, CENTRED, PACKED, i == RAGGED)
             squares = with_square(squares, deviation, NARROW)
-        rstd = rstd_of(sum_of_slices(row_sum(squares), SLICES, not CENTRED), count, eps, NARROW)
+        rstd = rstd_of(sum_of_slices(row_sum(squares), SLICES, not CENTRED), count, eps, NARROW, COLS)
     if p_rstd is not None and not KNOWN:
         store(p_rstd, o_stat, rstd, m_row, ROWS > 1)
 
@@ -313,6 +320,8 @@ def tile_forward(
     AFFINE_FIRST: tl.constexpr,
     SLICES: tl.constexpr,
     UNIT: tl.constexpr,
+    PROMPT: tl.constexpr,
+    DENSE: tl.constexpr,
     KIND: tl.constexpr,
     GROUP: tl.constexpr,
     ROUND: tl.constexpr,
@@ -323,7 +332,14 @@ def tile_forward(
     E8M0: tl.constexpr,
     SWIZZLED: tl.constexpr,
 ):
+    """DENSE: a row begins where the last one ends, in every tensor, and what follows from that is not looked up."""
     index = tl.program_id(0)
+    if DENSE:
+        if EVEN:
+            cols = tl.cast(BLOCK * BLOCKS * SLICES // ALIGN, tl.int32)
+        x_row = cols.to(tl.int64)
+        residual_row = cols.to(tl.int64)
+        y_row = cols.to(tl.int64)
     if KIND == "tensor":  # what was read last for amax is what the L2 still has
         index = tl.num_programs(0) - 1 - index
     tile_rows(
@@ -331,7 +347,7 @@ def tile_forward(
         x_lane, residual_row, residual_lane, y_row, y_lane, stat_row, stat_lane, scale_row, affine_lane, scale_group,
         rows, lanes, cols, eps, offset, floor, upper, largest, inverse, CENTRED, SHIFTED, LANED, X_HAT, NARROW,
         IDENTITY, ROUND_SUM, ROWS, BLOCK, BLOCKS, EVEN, ALIGN, PACKED, AS_WALKED, AT_ONCE, AHEAD, AFFINE_FIRST, SLICES,
-        UNIT, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, PASSING,
+        UNIT, PROMPT, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, PASSING,
     )  # fmt: skip
 
 
@@ -377,6 +393,7 @@ def tile_backward(
     ALIGN: tl.constexpr,
     PACKED: tl.constexpr,
     STAGES: tl.constexpr,
+    OVER_ROWS: tl.constexpr,
 ):
     RAGGED: tl.constexpr = -1 if EVEN else BLOCKS - 1  # which block is
     WEIGHTED: tl.constexpr = p_weight is not None
@@ -389,6 +406,8 @@ def tile_backward(
     dbiases = ()
     for i in tl.static_range(BLOCKS):
         o_affine = lane * affine_lane * ALIGN + i * BLOCK + o_block
+        if OVER_ROWS:
+            o_affine = over_rows(o_affine, ROWS, BLOCK, ALIGN)
         weights = with_affine(weights, p_weight, o_affine, i * BLOCK + o_block < end, i == RAGGED)
         dweights = dweights + (tl.zeros((ROWS, BLOCK), tl.float32),)  # noqa: RUF005
         dbiases = dbiases + (tl.zeros((ROWS, BLOCK), tl.float32),)  # noqa: RUF005

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 from onepass.plan.backward_plans import columns_of_16_bits
 from onepass.plan.device import Device
 from onepass.plan.in_force import thresholds
 from onepass.plan.plans import Plan, cdiv, power_of_two
 from onepass.spec import Problem
+
+#: Numbers of fp32 that a thread loads at once, at the most: 16 bytes.
+VECTOR = 4
 
 
 def few_columns_plan(problem: Problem, rows: int) -> Plan:
@@ -27,12 +32,12 @@ def affine_plan(problem: Problem, device: Device) -> Plan:
     return Plan("stream", tile.rows, block, tile.warps, sharing * blocks * problem.lanes)
 
 
-def partials_plan(lanes: int, cols: int, both: bool) -> Plan:
-    """The sum of partial rows of `cols` columns, for each lane; however many there are, the kernel is the same.
-
-    `both`: of dW and of dB.
-    """
+def partials_plan(lanes: int, cols: int) -> Plan:
+    """The sum of partial rows of `cols` columns, for each lane; however many there are, the kernel is the same."""
     t = thresholds()
     narrowest, widest = t.partials_blocks
     block = min(power_of_two(cols), max(narrowest, min(widest, power_of_two(cdiv(cols, t.partials_programs)))))
-    return Plan("tile", t.partials_elements // block, block, t.partials_warps[both], cdiv(cols, block) * lanes)
+    warps = t.partials_warps
+    at_once = 32 * warps * math.gcd(cols, VECTOR)
+    rows, loads = at_once // block, t.partials_elements // at_once
+    return Plan("tile", rows, block, warps, cdiv(cols, block) * lanes, stages=loads)

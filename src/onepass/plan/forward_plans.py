@@ -35,6 +35,10 @@ from onepass.spec import Problem
 
 
 def forward_plan(problem: Problem, device: Device, centred: bool, align: int) -> Plan:
+    return _prompt(problem, device, _planned(problem, device, centred, align))
+
+
+def _planned(problem: Problem, device: Device, centred: bool, align: int) -> Plan:
     choice = tuned_choice("forward", problem, device, centred, align) or forward_choice(problem, device, centred, align)
     tile = choice.tile
     if choice.schedule == "odd" and not _few_odd_rows(problem, device):
@@ -160,6 +164,22 @@ def _affine_first(problem: Problem, device: Device, plan: Plan, centred: bool, a
     single = centred and align == 1
     given = problem.quantized == "static" and problem.residual is not None
     return replace(plan, affine_first=True) if affine and many and not single and not given else plan
+
+
+def most_prompt_rows(problem: Problem, device: Device) -> int:
+    """How many rows count as few."""
+    return device.sms * in_force.thresholds().prompt_elements // (problem.cols * problem.lanes)
+
+
+def _prompt(problem: Problem, device: Device, plan: Plan) -> Plan:
+    """The plan, written for how soon a row is done where rows are few. Its bits are the same."""
+    few = problem.rows <= most_prompt_rows(problem, device)
+    if not few or plan.schedule != "tile" or plan.ahead is not None or problem.quantized:
+        return plan
+    # A division keeps weight and bias before the row's sum; where there is none, they would be asked for behind it.
+    affine = problem.weight is not None or problem.bias is not None
+    undivided = plan.is_even(problem.cols) and problem.cols == power_of_two(problem.cols)
+    return replace(plan, prompt=True, affine_first=plan.affine_first or (affine and undivided))
 
 
 def _shared(problem: Problem, device: Device, plan: Plan, align: int) -> Plan:

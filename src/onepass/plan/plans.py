@@ -40,6 +40,7 @@ class Plan:
         None  # blocks of weight and bias that are asked for with the row, before they are needed; None: all
     )
     affine_first: bool = False  # weight and bias are asked for before the row, and not when it has come
+    prompt: bool = False  # rows so few that what counts is how soon each is done (kernels/tile.py)
     together: bool = False  # all programs must run at the same time
     turns: int = 1  # a program, or a group of them, takes one row of so many, which lie alike
 
@@ -51,6 +52,13 @@ class Plan:
     def is_even(self, cols: int) -> bool:
         """Whether its blocks fill a row."""
         return self.slices * self.blocks * self.block == cols
+
+    def lies_otherwise(self, vector: int) -> bool:
+        """Whether a row of weight, by itself, has fewer columns in a thread than the tile, which has a vector of them.
+
+        With less than one for each thread the compiler loads it again wherever it is needed.
+        """
+        return self.rows > 1 and 32 * self.warps <= self.block < 32 * self.warps * vector
 
     def __str__(self) -> str:
         beside = f" x {self.blocks}" if self.blocks > 1 else ""

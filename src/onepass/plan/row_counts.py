@@ -7,8 +7,11 @@ import itertools
 from onepass.plan import in_force
 
 
-def row_counts_apart() -> tuple[int, ...]:
-    """Row counts of which each may get kernels of its own, and no other row count further ones."""
+def row_counts_apart(prompt: int = 0) -> tuple[int, ...]:
+    """Row counts of which each may get kernels of its own, and no other row count further ones.
+
+    `prompt`: the most rows of a forward that count as few, which follow from their width.
+    """
     t = in_force.thresholds()
     most = {t.shared_rows, t.shared_odd_rows, t.shared_widest_rows, t.few_lone[0], t.few_rows}
     most |= {rows for _, rows in t.few_shared_rows} | {rows for rows, _ in t.few_columns[:-1]}
@@ -17,4 +20,5 @@ def row_counts_apart() -> tuple[int, ...]:
     most |= {t.centred_backward_short[1] - 1, t.short_rows - 1}
     # As many rows as leave small tiles alone, and twice as many again and again, have each number of these together.
     doubled = itertools.takewhile(lambda rows: rows < t.block_row_min_rows, (t.small_programs << n for n in range(32)))
+    most |= {prompt - 1, prompt} if prompt > 0 else set()
     return 1, *(rows + 1 for rows in sorted(most)), *doubled, t.block_row_min_rows - 1, t.block_row_min_rows
