@@ -203,6 +203,16 @@ def test_few_rows_have_a_plan_for_how_soon_each_is_done(centred):
         power = cols & (cols - 1) == 0
         assert plan(1, cols).affine_first == power and not plan(1, cols, weight=None, bias=None).affine_first
     assert not plan(1, 4096, quantized="row").prompt and not plan(1, 262_144).prompt, "nor where rows are sliced"
+    total = {"residual": torch.bfloat16, "sum": torch.bfloat16}
+    assert plan(1300, 4096, **total).prompt and not plan(1300, 4096).prompt
+    assert plan(8, 8192, **total).prompt and not plan(8, 65_536, **total).prompt, "a cluster a row"
+
+
+def test_wide_rows_of_single_elements_have_the_plan_of_many():
+    t = in_force.thresholds()
+    for cols in (33, t.prompt_singles - 1, t.prompt_singles + 1, 20_001):
+        plan = forward_plans.forward_plan(problem_of(8, cols), CLUSTERED, False, 1)
+        assert plan.schedule == "tile" and plan.prompt == (cols < t.prompt_singles)
 
 
 def test_very_many_rows_of_layer_norm_ask_for_weight_and_bias_late():

@@ -67,7 +67,7 @@ def test_few_rows_have_the_bits_of_many_though_their_kernel_is_another(op, resid
         inputs.x = torch.cat([inputs.x, inputs.x], dim=1)[:, :cols]
     seen = []
     for elements in (0, 1 << 40):
-        with in_force.override(prompt_elements=elements):
+        with in_force.override(prompt_elements=(elements, elements)):
             assert explained(case, inputs).forward.prompt == (elements > 0)
             seen.append(call(case, inputs))
     assert [launch.constants["DENSE"] for launch in launches] == [False, not strided]

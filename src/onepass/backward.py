@@ -318,6 +318,7 @@ class Backward:
             constants = kept | {
                 "ROWS": plan.rows, "BLOCK": plan.block, "BLOCKS": plan.blocks, "EVEN": problem.cols % plan.block == 0,
                 "PACKED": plans.is_packed(plan, align, backward=True), "STAGES": plan.stages,
+                "DENSE": self.layout.is_dense(problem.cols) and backward_plans.by_constants(problem, norm.centred),
                 "OVER_ROWS": plan.lies_otherwise(min(align, 16 // problem.h.itemsize)),
             }  # fmt: skip
             add(tile_backward, every, scalars, constants, plan)

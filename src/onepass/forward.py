@@ -148,11 +148,6 @@ class Forward:
         tensors = sum(each is not None for each in (*inputs, *outputs))
         return whole_call([(launch, range(tensors))], tensors, len(inputs), outputs, range(4), index)
 
-    def _is_dense(self) -> bool:
-        """Whether each row of every tensor begins where the last one ends."""
-        rows, lanes, strides = self.layout.rows, self.layout.lanes, self.layout.strides
-        return lanes == 1 and (rows <= 1 or all(row == self.problem.cols for row, _ in strides))
-
     def _scalars(self, plan: Plan, align: int, quantizing: Quantizing) -> tuple[Any, ...]:
         """The arguments that follow the pointers."""
         problem, norm = self.problem, self.norm
@@ -197,7 +192,7 @@ class Forward:
             constants |= {"BLOCKS": plan.blocks, "AS_WALKED": plan.as_walked, "SLICES": plan.slices}
             constants |= {"EVEN": plan.is_even(problem.cols), "UNIT": plan.unit, "AHEAD": plan.ahead}
             constants |= {"AFFINE_FIRST": plan.affine_first, "AT_ONCE": plan.at_once}
-            constants |= {"PROMPT": plan.prompt, "DENSE": plan.prompt and self._is_dense()}
+            constants |= {"PROMPT": plan.prompt, "DENSE": plan.prompt and self.layout.is_dense(problem.cols)}
         elif plan.schedule == "split":
             kernel = split_forward
             dtypes, names = (*dtypes, word_dtype(norm)), (*names, "mailbox")

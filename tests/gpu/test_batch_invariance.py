@@ -83,14 +83,14 @@ def test_few_rows_have_the_bits_of_many_though_their_kernel_is_another(kind: str
     """tiny: of numbers whose sums are subnormal, where a product that is not rounded would show."""
     dtype = FP32 if kind in ("fp32", "tiny") else BF16
     few = 132 * 20480 // cols // 2
-    x, weight = random_rows(4 * few, cols, dtype=dtype), random_weight(cols, dtype=dtype)
+    x, weight = random_rows(8 * few, cols, dtype=dtype), random_weight(cols, dtype=dtype)
     if kind == "tiny":
         x *= 1e-42
     given: dict[str, torch.Tensor] = {"weight": weight}
     op = "layer_norm" if kind in ("layer_norm", "tiny") else "rms_norm"
     if op == "layer_norm" and kind != "tiny":
         given["bias"] = random_weight(cols, dtype=dtype, seed=5)
-    residual = random_rows(4 * few, cols, dtype=dtype, seed=3) if kind == "residual" else None
+    residual = random_rows(8 * few, cols, dtype=dtype, seed=3) if kind == "residual" else None
 
     def norm(rows: slice, source: torch.Tensor = x) -> tuple[torch.Tensor, ...]:
         if residual is not None:
@@ -100,8 +100,9 @@ def test_few_rows_have_the_bits_of_many_though_their_kernel_is_another(kind: str
 
     plans = [onepass.explain(x[:rows], weight, op=op, residual=None if residual is None else residual[:rows]).forward
              for rows in (len(x), few, 1)]  # fmt: skip
-    assert all(plan is not None for plan in plans)
-    assert [plan.prompt for plan in plans if plan is not None] == [False, True, True]
+    many, *fewer = (plan for plan in plans if plan is not None)
+    assert not many.prompt and fewer
+    assert all(plan.prompt or (kind == "residual" and plan.slices > 1) for plan in fewer), "but clusters with a residual"
     every = norm(slice(None))
     strided = torch.cat([x[: few + 5], x[: few + 5]], dim=1)[:, :cols]
     for source, begin, end in ((x, 0, 1), (x, 5, 5 + few), (x, 17, 17 + few // 3), (strided, 5, 5 + few)):

@@ -275,6 +275,7 @@ def gradient_means(
     held_dy, held_h, weights, offset, mean, rstd, count,
     CENTRED: tl.constexpr, WEIGHTED: tl.constexpr, SHIFTED: tl.constexpr, NARROW: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, PACKED: tl.constexpr, SLICES: tl.constexpr,
+    COLS: tl.constexpr = None,
 ):  # fmt: skip
     """mean(w·dy·x̂) and mean(w·dy) of rows that are held in blocks."""
     dots = tl.zeros((ROWS, BLOCK), tl.float32)
@@ -284,10 +285,10 @@ def gradient_means(
         # dy is zero outside the row, so what the mean makes of h there adds nothing.
         dots += weighted_dy * (deviation_of(held_h[i], mean, None, CENTRED, PACKED, False) * rstd)
         sums += weighted_dy
-    mean_dot = tl.div_rn(sum_of_slices(row_sum(dots), SLICES, True), count)
+    mean_dot = mean_of(sum_of_slices(row_sum(dots), SLICES, True), count, COLS)
     mean_dy = 0.0
     if CENTRED:
-        mean_dy = tl.div_rn(sum_of_slices(row_sum(sums), SLICES, False), count)
+        mean_dy = mean_of(sum_of_slices(row_sum(sums), SLICES, False), count, COLS)
     return mean_dot, mean_dy
 
 

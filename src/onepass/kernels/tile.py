@@ -394,9 +394,20 @@ def tile_backward(
     PACKED: tl.constexpr,
     STAGES: tl.constexpr,
     OVER_ROWS: tl.constexpr,
+    DENSE: tl.constexpr,
 ):
+    """OVER_ROWS: as in parts.py. DENSE: as in tile_forward."""
     RAGGED: tl.constexpr = -1 if EVEN else BLOCKS - 1  # which block is
     WEIGHTED: tl.constexpr = p_weight is not None
+    COLS: tl.constexpr = BLOCK * BLOCKS if CENTRED and EVEN else None  # RMSNorm, with one division, is level
+    if DENSE:
+        if EVEN:
+            cols = tl.cast(BLOCK * BLOCKS // ALIGN, tl.int32)
+        dy_row = cols.to(tl.int64)
+        dsum_row = cols.to(tl.int64)
+        h_row = cols.to(tl.int64)
+        dx_row = cols.to(tl.int64)
+        dresidual_row = cols.to(tl.int64)
     lane, first = lane_and_row(tl.program_id(0), lanes, LANED)
     o_block = tl.arange(0, BLOCK)[None, :]
     end = cols * ALIGN
@@ -435,7 +446,7 @@ def tile_backward(
         if p_dx is not None:
             mean_dot, mean_dy = gradient_means(
                 held_dy, held_h, weights, offset, mean, rstd, count,
-                CENTRED, WEIGHTED, SHIFTED, NARROW, ROWS, BLOCK, BLOCKS, PACKED, 1,
+                CENTRED, WEIGHTED, SHIFTED, NARROW, ROWS, BLOCK, BLOCKS, PACKED, 1, COLS,
             )  # fmt: skip
 
         further_dweights = ()

@@ -240,6 +240,11 @@ def _odd_backward(problem: Problem, centred: bool, align: int) -> Tile | None:
     return fitting(t.half_odd_backward_tiles, problem.cols)
 
 
+def by_constants(problem: Problem, centred: bool) -> bool:
+    """Whether the tile kernel is compiled for where dense rows begin, and does not have to work it out."""
+    return centred or columns_of_16_bits(problem) <= in_force.thresholds().dense_columns
+
+
 def columns_of_16_bits(problem: Problem) -> int:
     """Of 16 bits, as the backward's tables count them."""
     return problem.cols * max(problem.y.itemsize, problem.h.itemsize) // 2

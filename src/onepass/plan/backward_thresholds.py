@@ -293,6 +293,10 @@ class BackwardThresholds:
     #: 132 SMs 30.8 us against 31.3 at 4,096 x 4,096, with 1,024 of 1,056 17.8 against 18.3 at 32,768 x 256, level at
     #: 32,768 x 4,096.
     walking_share: float = 0.95
+    #: Up to so many columns, and LayerNorm's of any width, dense rows are found by constants: 5.0 us against 5.3 at
+    #: 8,259 x 64, LayerNorm of 4,096 x 4,096 32.4 against 32.9. Wider ones take more registers so: RMSNorm of 8,192 x
+    #: 8,192 103.0 against 102.3.
+    dense_columns: int = 6144
     #: Partials of dW and dB are no more than so many bytes, or such a part of x if that is more.
     partials_bytes: int = 8 << 20
     partials_of_x: int = 50

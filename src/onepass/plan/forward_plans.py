@@ -35,7 +35,7 @@ from onepass.spec import Problem
 
 
 def forward_plan(problem: Problem, device: Device, centred: bool, align: int) -> Plan:
-    return _prompt(problem, device, _planned(problem, device, centred, align))
+    return _prompt(problem, device, _planned(problem, device, centred, align), align)
 
 
 def _planned(problem: Problem, device: Device, centred: bool, align: int) -> Plan:
@@ -168,13 +168,16 @@ def _affine_first(problem: Problem, device: Device, plan: Plan, centred: bool, a
 
 def most_prompt_rows(problem: Problem, device: Device) -> int:
     """How many rows count as few."""
-    return device.sms * in_force.thresholds().prompt_elements // (problem.cols * problem.lanes)
+    elements = in_force.thresholds().prompt_elements[problem.residual is not None]
+    return device.sms * elements // (problem.cols * problem.lanes)
 
 
-def _prompt(problem: Problem, device: Device, plan: Plan) -> Plan:
+def _prompt(problem: Problem, device: Device, plan: Plan, align: int) -> Plan:
     """The plan, written for how soon a row is done where rows are few. Its bits are the same."""
     few = problem.rows <= most_prompt_rows(problem, device)
-    if not few or plan.schedule != "tile" or plan.ahead is not None or problem.quantized:
+    crowded = plan.slices > 1 and problem.residual is not None
+    crowded |= align == 1 and problem.cols > in_force.thresholds().prompt_singles
+    if not few or crowded or plan.schedule != "tile" or plan.ahead is not None or problem.quantized:
         return plan
     # A division keeps weight and bias before the row's sum; where there is none, they would be asked for behind it.
     affine = problem.weight is not None or problem.bias is not None

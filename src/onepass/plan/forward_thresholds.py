@@ -99,12 +99,15 @@ class ForwardThresholds:
     #: 1,000 x 8,704 12.1 us against 12.4, 2,000 x 3,080 9.0 against 9.9 late. Wider ones, which are late soon, do not:
     #: 12.8 against 13.6 at 200 x 32,768, RMSNorm 6.4 against 6.8 at 100 x 33,896.
     affine_first_late: int = 16
-    #: Up to so many elements for each SM what counts is how soon a row is done, and not how many an SM has room for:
-    #: dense rows by constants, weight and bias in the rows' layout, no division by a power of two. LayerNorm of 300 x
-    #: 256 1.76 us against 2.24, 440 x 128 1.60 against 1.82, 1,000 x 2,048 3.9 against 4.2, RMSNorm of 300 x 512 1.67
-    #: against 1.89, with a residual 64 x 1,024 1.70 against 1.89. More rows would wait for registers: LayerNorm of
-    #: 3,000 x 1,024 5.1 against 4.8, RMSNorm of 8,192 x 16,384 167 against 126.
-    prompt_elements: int = 20480
+    #: Up to so many elements for each SM, alone and with a residual, what counts is how soon a row is done, and not how
+    #: many an SM has room for: dense rows by constants, weight and bias in the rows' layout, no division by a power of
+    #: two. LayerNorm of 300 x 256 1.73 us against 2.21, 440 x 128 1.63 against 1.89, 1,300 x 2,048 4.5 against 4.8,
+    #: RMSNorm of 300 x 512 1.73 against 1.92, 1 x 4,096 1.6 against 1.8, with a residual 650 x 512 2.4 against 2.6 and
+    #: 1,300 x 2,048 6.7 against 7.6. More rows would wait for registers: LayerNorm of 3,000 x 1,024 5.1 against 4.8,
+    #: RMSNorm of 8,192 x 16,384 167 against 126. So do clusters with a residual, 9.3 against 7.8 at 64 x 40,960, and
+    #: wider rows than these that are loaded element by element, LayerNorm of 8 x 20,001 3.9 against 3.4.
+    prompt_elements: tuple[int, int] = (20480, 40960)
+    prompt_singles: int = 3072
     #: LayerNorm forward: its second sum waits for its first, so fewer warps, which then wait for fewer others. Where a
     #: thread has much to hold, weight and bias are asked for late, so that more rows are there at once: 97 us against
     #: 114 at 8,192 x 12,288, 129 against 136 at 16,384 columns. Few rows are all there anyway, and would wait longer:

@@ -19,6 +19,10 @@ class Layout:
     lanes: int
     strides: tuple[tuple[int, int], ...]
 
+    def is_dense(self, cols: int) -> bool:
+        """Whether each row begins where the last one ends, in every tensor."""
+        return self.lanes == 1 and (self.rows <= 1 or all(row == cols for row, _ in self.strides))
+
     def align(self, cols: int) -> int:
         """The largest power of two, up to MAX_ALIGN, that divides the columns and every stride."""
         bits = cols | MAX_ALIGN
