@@ -47,6 +47,14 @@ def compile_forward(norm: Norm, rows: int, cols: int, dtype: torch.dtype) -> Any
     return kernel_of(forward_of(norm, rows, cols, dtype))
 
 
+def compile_backward(norm: Norm, rows: int, cols: int, dtype: torch.dtype) -> None:
+    dense, needs = (cols, 1), Needs(True, False, True, norm.centred)
+    problem = problem_of(norm, rows, cols, dtype)
+    call = Backward(norm, problem, (rows, cols), torch.device("meta"), (dense, None, dense), needs)
+    for step in call.steps(call.plan(), call.align(True))[0]:
+        step.compiled(call.place.device)
+
+
 def row_layouts(kernel: Any) -> set[tuple[int, ...]]:
     """How a row lies that is summed: elements of a thread side by side, threads of a warp, warps."""
     text = kernel.asm["ttgir"]
@@ -63,6 +71,11 @@ def row_layouts(kernel: Any) -> set[tuple[int, ...]]:
         re.findall(r"(?:sizePerThread|threadsPerWarp|warpsPerCTA) = \[\d+, (\d+)\]", layouts[name]) for name in summed
     ]
     return {tuple(map(int, found)) for found in along}
+
+
+def moved(kernel: Any) -> list[str]:
+    """Blocks of columns that go from one layout to another, and so from thread to thread."""
+    return re.findall(r"ttg.convert_layout \S+ : tensor<(\d+x\d{2,}x\w+),", kernel.asm["ttgir"])
 
 
 def stack_bytes(kernel: Any, folder: Path) -> int:
@@ -96,7 +109,7 @@ def loads_that_wait(kernel: Any, folder: Path) -> tuple[int, int]:
         if name.startswith("LDG."):
             assert written is not None
             loads, behind = loads + 1, behind + waited
-            loaded.update(range(written, written + WORDS.get(name.rpartition(".")[2], 1)))
+            loaded.update(range(written, written + max(WORDS.get(part, 1) for part in name.split("."))))
         elif written is not None:
             loaded.discard(written)
     raise AssertionError("no store was found: the compiler's text has changed")
@@ -105,10 +118,34 @@ def loads_that_wait(kernel: Any, folder: Path) -> tuple[int, int]:
 @both
 @pytest.mark.parametrize("cols", [3072, 4096, 5120, 8192])
 def test_many_rows_ask_for_everything_before_they_wait(compiled, tmp_path, cols, norm):
-    """Which the compiler would undo (decision 0014), and does where it is left to it."""
+    """Which the compiler would undo (decision 0014), and does where it is left to it. Few rows that are not divided by
+    their width do so too (decision 0019).
+    """
     few, many = (loads_that_wait(compile_forward(norm, rows, cols, BF16), tmp_path) for rows in (1, 8192))
     assert few[0] == many[0] and many[1] == 0
-    assert few[1] > 0
+    assert (few[1] == 0) == (cols & (cols - 1) == 0)
+
+
+@both
+@pytest.mark.parametrize("cols", [128, 216, 256, 768])
+@pytest.mark.parametrize("rows", [100, 440, 1000])
+def test_few_short_rows_are_not_moved_to_meet_their_weight(compiled, rows, cols, norm):
+    assert not moved(compile_forward(norm, rows, cols, BF16))
+
+
+@pytest.mark.parametrize("cols", [128, 384])
+def test_gradients_are_not_moved_to_meet_the_weight(compiled, cols):
+    compile_backward(RMS, 30_000, cols, BF16)
+    assert not moved(compiled[0])
+
+
+@pytest.mark.parametrize("cols", [333, 4096])
+def test_all_partials_of_a_thread_are_asked_for_before_any_is_added(compiled, tmp_path, cols):
+    compile_backward(RMS, 30_000, cols, BF16)
+    kernel = compiled[-1]
+    assert kernel.name == "sum_partials"
+    loads, waiting = loads_that_wait(kernel, tmp_path)
+    assert loads >= 16 and waiting == 0
 
 
 @both
