@@ -6,25 +6,22 @@ Two promises rest on it: a row is laid over the same threads whatever the number
 from __future__ import annotations
 
 import re
-import subprocess
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import triton
 
 from onepass.backward import Backward, Needs
 from onepass.forward import Forward
 from onepass.fp8.forward import QuantizedForward
 from onepass.fp8.spec import Fp8
+from onepass.lab.machine_code import loads_that_wait, moved, registers_and_stack
 from onepass.plan import compiler
 from onepass.spec import Norm, Problem
 
 BF16, F32 = torch.bfloat16, torch.float32
 RMS, LAYER = Norm(False, 1e-6), Norm(True, 1e-6)
-TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 both = pytest.mark.parametrize("norm", [RMS, LAYER], ids=["rms_norm", "layer_norm"])
 
@@ -73,55 +70,17 @@ def row_layouts(kernel: Any) -> set[tuple[int, ...]]:
     return {tuple(map(int, found)) for found in along}
 
 
-def moved(kernel: Any) -> list[str]:
-    """Blocks of columns that go from one layout to another, and so from thread to thread."""
-    return re.findall(r"ttg.convert_layout \S+ : tensor<(\d+x\d{2,}x\w+),", kernel.asm["ttgir"])
-
-
-def stack_bytes(kernel: Any, folder: Path) -> int:
-    """What a thread keeps in memory because registers do not hold it."""
-    binary = folder / "kernel.cubin"
-    binary.write_bytes(kernel.asm["cubin"])
-    tool = [str(TOOLS / "cuobjdump"), "--dump-resource-usage", str(binary)]
-    said = subprocess.run(tool, capture_output=True, text=True, check=True).stdout
-    [stack] = re.findall(r"STACK:(\d+)", said)
-    return int(stack)
-
-
-REGISTER = re.compile(r"\bR(\d+)")
-WORDS = {"64": 2, "128": 4}
-
-
-def loads_that_wait(kernel: Any, folder: Path) -> tuple[int, int]:
-    """Loads from memory up to the first store: all, and those behind the first use of what another one loaded."""
-    binary = folder / "kernel.cubin"
-    binary.write_bytes(kernel.asm["cubin"])
-    tool = [str(TOOLS / "nvdisasm"), "-c", str(binary)]
-    code = subprocess.run(tool, capture_output=True, text=True, check=True).stdout
-    loaded: set[int] = set()
-    loads, behind, waited = 0, 0, False
-    for name, text in re.findall(r"/\*[0-9a-f]{4,5}\*/\s+(?:@!?U?P\d+ +)?(\S+)\s*(.*?)\s*;", code):
-        if name.startswith("STG"):
-            return loads, behind
-        registers = [int(found) for found in REGISTER.findall(text)]
-        written = registers.pop(0) if REGISTER.match(text) else None
-        waited |= not loaded.isdisjoint(registers)
-        if name.startswith("LDG."):
-            assert written is not None
-            loads, behind = loads + 1, behind + waited
-            loaded.update(range(written, written + max(WORDS.get(part, 1) for part in name.split("."))))
-        elif written is not None:
-            loaded.discard(written)
-    raise AssertionError("no store was found: the compiler's text has changed")
+def stack_bytes(kernel: Any) -> int:
+    return registers_and_stack(kernel)[1]
 
 
 @both
 @pytest.mark.parametrize("cols", [3072, 4096, 5120, 8192])
-def test_many_rows_ask_for_everything_before_they_wait(compiled, tmp_path, cols, norm):
+def test_many_rows_ask_for_everything_before_they_wait(compiled, cols, norm):
     """Which the compiler would undo (decision 0014), and does where it is left to it. Few rows that are not divided by
     their width do so too (decision 0019).
     """
-    few, many = (loads_that_wait(compile_forward(norm, rows, cols, BF16), tmp_path) for rows in (1, 8192))
+    few, many = (loads_that_wait(compile_forward(norm, rows, cols, BF16)) for rows in (1, 8192))
     assert few[0] == many[0] and many[1] == 0
     assert (few[1] == 0) == (cols & (cols - 1) == 0)
 
@@ -140,11 +99,11 @@ def test_gradients_are_not_moved_to_meet_the_weight(compiled, cols):
 
 
 @pytest.mark.parametrize("cols", [333, 4096])
-def test_all_partials_of_a_thread_are_asked_for_before_any_is_added(compiled, tmp_path, cols):
+def test_all_partials_of_a_thread_are_asked_for_before_any_is_added(compiled, cols):
     compile_backward(RMS, 30_000, cols, BF16)
     kernel = compiled[-1]
     assert kernel.name == "sum_partials"
-    loads, waiting = loads_that_wait(kernel, tmp_path)
+    loads, waiting = loads_that_wait(kernel)
     assert loads >= 16 and waiting == 0
 
 
@@ -214,7 +173,7 @@ def test_loads_and_stores_are_as_wide_as_rows_are_aligned(compiled, cols, access
 
 @both
 @pytest.mark.parametrize("cols", [128, 1024, 2880, 4096, 5120, 8192, 12288, 16384, 65536, 83712, 131072])
-def test_no_plan_for_16_bits_spills(compiled, tmp_path, cols, norm):
+def test_no_plan_for_16_bits_spills(compiled, cols, norm):
     compile_forward(norm, 8192, cols, BF16)
     dense = (cols, 1)
     needs = Needs(True, False, True, norm.centred)
@@ -223,7 +182,7 @@ def test_no_plan_for_16_bits_spills(compiled, tmp_path, cols, norm):
     for rows in (1, 8192):
         for step in call.steps(call.plan(rows=rows), call.align(True))[0]:
             step.compiled(call.place.device)
-    spilled = {kernel.name: stack for kernel in compiled if (stack := stack_bytes(kernel, tmp_path))}
+    spilled = {kernel.name: stack for kernel in compiled if (stack := stack_bytes(kernel))}
     # Where programs share a row a few words are known to spill; LayerNorm's backward holds two sums more.
     known = {"split_forward": 16, "split_backward": 24 * norm.centred}
     assert all(stack <= known.get(name, 0) for name, stack in spilled.items()), spilled
@@ -231,7 +190,7 @@ def test_no_plan_for_16_bits_spills(compiled, tmp_path, cols, norm):
 
 @both
 @pytest.mark.parametrize("cols", [387, 2049, 4099])
-def test_rows_in_turns_are_loaded_and_stored_in_vectors_and_do_not_spill(compiled, tmp_path, cols, norm):
+def test_rows_in_turns_are_loaded_and_stored_in_vectors_and_do_not_spill(compiled, cols, norm):
     dense = (cols, 1)
     needs = Needs(True, False, True, norm.centred)
     problem = problem_of(norm, 8192, cols, BF16)
@@ -240,14 +199,14 @@ def test_rows_in_turns_are_loaded_and_stored_in_vectors_and_do_not_spill(compile
     assert step.plan.schedule == "turns"
     step.compiled(call.place.device)
     [kernel] = compiled
-    assert not stack_bytes(kernel, tmp_path)
+    assert not stack_bytes(kernel)
     copied = set(re.findall(r"cp\.async\.c[ag]\.shared\.global \[[^]]*\], \[[^]]*\], (0x\w+)", kernel.asm["ptx"]))
     assert copied and copied <= {"0x4", "0x8", "0x10"} and copied != {"0x4"}, "4 bytes for rstd and mean"
     assert re.search(r"st\.global\.L1::evict_first\.L2::cache_hint\.v[24]\.b32", kernel.asm["ptx"])
 
 
 @pytest.mark.parametrize("cols", [8448, 262144])
-def test_a_ring_is_filled_in_vectors_and_nothing_spills(compiled, tmp_path, cols):
+def test_a_ring_is_filled_in_vectors_and_nothing_spills(compiled, cols):
     for dtype in (BF16, torch.float32):
         call = Backward(
             RMS, problem_of(RMS, 8192, cols, dtype), (8192, cols), torch.device("meta"), ((cols, 1), None, (cols, 1)),
@@ -256,19 +215,19 @@ def test_a_ring_is_filled_in_vectors_and_nothing_spills(compiled, tmp_path, cols
         call.steps(call.plan(), call.align(True))[0][0].compiled(call.place.device)
     assert [kernel.name for kernel in compiled] == ["ring_backward"] * 2
     for kernel in compiled:
-        assert not stack_bytes(kernel, tmp_path)
+        assert not stack_bytes(kernel)
         ptx = kernel.asm["ptx"]
         assert set(re.findall(r"cp\.async\.c[ag]\.shared\.global \[[^]]*\], \[[^]]*\], (0x\w+)", ptx)) == {"0x10"}
         assert "st.global.L1::evict_first.L2::cache_hint.v4.b32" in ptx
 
 
 @pytest.mark.parametrize(("norm", "cols", "residual"), [(RMS, 4099, False), (LAYER, 12287, True)], ids=str)
-def test_odd_rows_go_through_shared_memory_in_vectors_and_nothing_spills(compiled, tmp_path, norm, cols, residual):
+def test_odd_rows_go_through_shared_memory_in_vectors_and_nothing_spills(compiled, norm, cols, residual):
     call = forward_of(norm, 8192, cols, BF16, residual)
     assert call.plan().schedule == "odd"
     kernel_of(call)
     [kernel] = compiled
-    assert not stack_bytes(kernel, tmp_path)
+    assert not stack_bytes(kernel)
     ptx = kernel.asm["ptx"]
     assert set(re.findall(r"cp\.async\.c[ag]\.shared\.global \[[^]]*\], \[[^]]*\], (0x\w+)", ptx)) == {"0x10"}
     assert "st.global.L1::evict_first.L2::cache_hint.v4.b32" in ptx
@@ -317,7 +276,7 @@ def test_kernels_take_what_the_launcher_hands_them(compiled, cols, norm):
 
 
 @pytest.mark.parametrize("cols", [4096, 7168])
-def test_rows_that_are_staged_lie_over_the_threads_that_hold_them_else(compiled, tmp_path, cols):
+def test_rows_that_are_staged_lie_over_the_threads_that_hold_them_else(compiled, cols):
     """So that a row is summed in the same order. From shared memory nothing spills, or is loaded in small pieces."""
     x = torch.empty(8193, cols, dtype=BF16, device="meta")
     calls = [
@@ -329,7 +288,7 @@ def test_rows_that_are_staged_lie_over_the_threads_that_hold_them_else(compiled,
     staged, held = compiled
     assert (staged.name, held.name) == ("staged_forward", "columnwise_forward")
     assert row_layouts(staged) <= row_layouts(held), "which sums nothing else by rows"
-    assert not stack_bytes(staged, tmp_path)
+    assert not stack_bytes(staged)
     ptx = staged.asm["ptx"]
     assert set(re.findall(r"cp\.async\.c[ag]\.shared\.global \[[^]]*\], \[[^]]*\], (0x\w+)", ptx)) == {"0x10"}
     assert "st.global.L1::evict_first.L2::cache_hint.v4.b32" in ptx

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from importlib.machinery import SourceFileLoader
@@ -26,6 +27,16 @@ def test_each_choice_is_compiled_beside_what_is_planned(tmp_path):
     # A forward and a backward with its sum of partials, which is the same however the backward is done; twice each.
     assert len(list((tmp_path / "kernels").iterdir())) == 5
     assert "5 of 5 kernels compiled" in done.stdout
+
+
+def test_what_the_compiler_made_is_read():
+    done = sweep("--read", "rms_norm-forward-9x64-bfloat16", "layer_norm-backward-600x64-float32")
+    assert done.returncode == 0, done.stderr
+    forward, tile, backward, *sums = done.stdout.splitlines()
+    assert forward == "rms_norm-forward-9x64-bfloat16  as planned" and backward.startswith("layer_norm-backward")
+    found = re.fullmatch(r" +tile_forward: (\d+) registers, (\d+) instructions, (\d+) before the first load, .*", tile)
+    assert found and all(0 < int(number) < 2000 for number in found.groups()), tile
+    assert sums and "bytes spilled" not in done.stdout
 
 
 @pytest.mark.parametrize(
