@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,22 @@ def poisoned(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def few_partials_at_a_time() -> Iterator[None]:
+    """In the interpreter a load takes its time whatever it loads, and a sum of partials has 16 to 64, most of nothing.
+
+    Here it has two to eight, and goes round again where there are more partials.
+    """
+    if not INTERPRETED:
+        yield
+        return
+    from onepass.plan import column_sums, in_force
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(column_sums, "thresholds", lambda: replace(in_force.thresholds(), partials_elements=1024))
+        yield
 
 
 @dataclass(frozen=True)

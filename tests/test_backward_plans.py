@@ -97,7 +97,7 @@ def test_sums_of_partials_cover_every_column_of_every_lane():
     for lanes, cols in product((1, 3), (1, 2, 33, 4096)):
         plan = column_sums.partials_plan(lanes, cols)
         assert plan.programs == lanes * -(-cols // plan.block)
-        assert plan.rows * plan.block * plan.stages == in_force.thresholds().partials_elements
+        assert plan.rows * plan.block * plan.stages == column_sums.thresholds().partials_elements
 
 
 def test_a_tuned_backward_serves_eager_and_compiled_calls_alike():
