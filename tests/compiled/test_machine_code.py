@@ -86,8 +86,7 @@ def test_many_rows_ask_for_everything_before_they_wait(compiled, cols, norm):
 
 
 @both
-@pytest.mark.parametrize("cols", [128, 216, 256, 768])
-@pytest.mark.parametrize("rows", [100, 440, 1000])
+@pytest.mark.parametrize(("rows", "cols"), [(440, 128), (300, 216), (3000, 768)])
 def test_few_short_rows_are_not_moved_to_meet_their_weight(compiled, rows, cols, norm):
     assert not moved(compile_forward(norm, rows, cols, BF16))
 

@@ -30,13 +30,12 @@ def test_each_choice_is_compiled_beside_what_is_planned(tmp_path):
 
 
 def test_what_the_compiler_made_is_read():
-    done = sweep("--read", "rms_norm-forward-9x64-bfloat16", "layer_norm-backward-600x64-float32")
+    done = sweep("--read", "rms_norm-forward-9x64-bfloat16")
     assert done.returncode == 0, done.stderr
-    forward, tile, backward, *sums = done.stdout.splitlines()
-    assert forward == "rms_norm-forward-9x64-bfloat16  as planned" and backward.startswith("layer_norm-backward")
-    found = re.fullmatch(r" +tile_forward: (\d+) registers, (\d+) instructions, (\d+) before the first load, .*", tile)
-    assert found and all(0 < int(number) < 2000 for number in found.groups()), tile
-    assert sums and "bytes spilled" not in done.stdout
+    title, kernel = done.stdout.splitlines()
+    assert title == "rms_norm-forward-9x64-bfloat16  as planned"
+    found = re.fullmatch(r" +tile_forward: (\d+) registers, (\d+) instructions, (\d+) before the first load, .*", kernel)
+    assert found and all(0 < int(number) < 2000 for number in found.groups()), kernel
 
 
 @pytest.mark.parametrize(
