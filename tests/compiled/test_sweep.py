@@ -34,7 +34,9 @@ def test_what_the_compiler_made_is_read():
     assert done.returncode == 0, done.stderr
     title, kernel = done.stdout.splitlines()
     assert title == "rms_norm-forward-9x64-bfloat16  as planned"
-    found = re.fullmatch(r" +tile_forward: (\d+) registers, (\d+) instructions, (\d+) before the first load, .*", kernel)
+    found = re.fullmatch(
+        r" +tile_forward: (\d+) registers, (\d+) instructions, (\d+) before the first load, .*", kernel
+    )
     assert found and all(0 < int(number) < 2000 for number in found.groups()), kernel
 
 
