@@ -14,7 +14,7 @@ from torch import Tensor
 
 from onepass.backward import Backwards
 from onepass.handover import Place, Step, divided, make_kernels, outline, stat_strides, switches, word_dtype
-from onepass.kernels import odd_forward, split_forward, stream_forward, tile_forward
+from onepass.kernels import flat_forward, odd_forward, split_forward, stream_forward, tile_forward
 from onepass.plan import forward_plans, in_force, plans, row_counts
 from onepass.plan.device import device_of
 from onepass.plan.launch import Call, Launch, whole_call
@@ -67,7 +67,8 @@ class Forward:
             layout = layout_of(x.shape, [dense] * 3, problem.per_lane)
         assert layout is not None
         self.layout: Layout = layout
-        self.problem = replace(problem, rows=layout.rows, lanes=layout.lanes)
+        is_dense = layout.is_dense(problem.cols)
+        self.problem = replace(problem, rows=layout.rows, lanes=layout.lanes, dense=is_dense)
         self.backwards = Backwards(norm, self.problem, x.shape, x.device, inplace_backward)
         self._like_y = outline(x.shape, problem.y)
         self._like_sum = None if problem.sum is None else outline(x.shape, problem.sum)
@@ -163,6 +164,8 @@ class Forward:
             sizes = (scale_row, affine_lane, scale_group, problem.lanes, cols)
         elif plan.schedule == "odd":
             return *strides, problem.rows, problem.lanes, cols, plan.programs, norm.eps, norm.offset
+        elif plan.schedule == "flat":
+            return problem.rows, cols, plan.programs, norm.eps, norm.offset
         return *strides, *sizes, norm.eps, norm.offset, *quantizing.numbers
 
     def step(self, plan: Plan, align: int, stats: bool, quantizing: Quantizing = PLAIN, keeps: bool = True) -> Step:
@@ -205,5 +208,11 @@ class Forward:
             constants |= {"BLOCKS": plan.blocks, "CHUNKS": plans.chunks_of(plan, problem), "STAGES": plan.stages}
             constants |= {"SLOT": plans.slot_of(plan, problem), "PAIRED": plans.has_pairs(plan, problem)}
             return Step(kernel, names, dtypes, constants, self._scalars(plan, align, quantizing), plan)
+        elif plan.schedule == "flat":
+            names, dtypes = FORWARD_TENSORS, dtypes[: len(FORWARD_TENSORS)]
+            constants |= {"ROWS": plan.rows, "BLOCKS": plan.blocks, "CHUNKS": plans.chunks_of(plan, problem)}
+            constants |= {"SLOT": plans.slot_of(plan, problem), "STAGES": plan.stages}
+            del constants["LANED"]
+            return Step(flat_forward, names, dtypes, constants, self._scalars(plan, align, quantizing), plan)
         scalars = self._scalars(plan, align, quantizing)
         return Step(kernel, names, dtypes, constants | quantizing.constants, scalars, plan)

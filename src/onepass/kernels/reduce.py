@@ -2,7 +2,8 @@
 
 It is a short launch behind a long one, so what counts is how soon all its loads are under way: partials are laid out
 (partials, lanes, cols), and a thread's are so far apart that one distance, added again and again, leads from each to
-the next.
+the next. The compiler keeps volatile loads in their order, and adding from the last one on leaves it no sum to begin
+before all are under way: otherwise three or four are, and a sum waits between them.
 """
 
 import triton

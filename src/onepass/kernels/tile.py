@@ -15,6 +15,7 @@ from onepass.kernels.cluster import arrive, columns_of, maximum_of_slices, sum_o
 from onepass.kernels.parts import (
     KEPT,
     PASSING,
+    USUAL,
     deviation_of,
     gradient_means,
     input_gradient,
@@ -136,6 +137,8 @@ def tile_rows(
     EARLY: tl.constexpr = BLOCKS if AHEAD is None else AHEAD
     WIDTH: tl.constexpr = BLOCK * SLICES
     COLS: tl.constexpr = WIDTH * BLOCKS if PROMPT and EVEN else None
+    READ: tl.constexpr = USUAL if PROMPT and p_residual is None else KEPT
+    WRITTEN: tl.constexpr = USUAL if PROMPT and p_residual is None else PASSING
     own = 0
     if SLICES > 1:
         index = arrive(index)
@@ -177,7 +180,7 @@ def tile_rows(
         else:
             h = load_sum(
                 p_x, p_residual, row, lane, o_col, m, x_row, x_lane, residual_row, residual_lane,
-                NARROW, ROUND_SUM, ROWS > 1 or i == RAGGED, ALIGN, KEPT,
+                NARROW, ROUND_SUM, ROWS > 1 or i == RAGGED, ALIGN, READ,
             )  # fmt: skip
         held = held + (h,)  # noqa: RUF005 (Triton has no unpacking)
     # Where not all blocks' are asked for before the row is summed, the others' are on the way, before a store, behind
@@ -239,7 +242,7 @@ def tile_rows(
         o_col = i * WIDTH + o_block
         m = inside(m_row, o_col, end, i == RAGGED)
         if p_sum is not None:
-            store_row(p_sum, o_y + o_col, held[i], m, ROWS > 1 or i == RAGGED)
+            store_row(p_sum, o_y + o_col, held[i], m, ROWS > 1 or i == RAGGED, WRITTEN)
         deviation = deviation_of(held[i], mean, None, CENTRED, PACKED, False)
         if AHEAD is not None and i + AHEAD < BLOCKS:
             o_ahead = o_affine + (i + AHEAD) * WIDTH
@@ -251,7 +254,7 @@ def tile_rows(
             p_weight is not None, p_bias is not None, SHIFTED, X_HAT, NARROW, PACKED,
         )  # fmt: skip
         if p_y is not None:
-            store_row(p_y, o_y + o_col, y, m, ROWS > 1 or i == RAGGED)
+            store_row(p_y, o_y + o_col, y, m, ROWS > 1 or i == RAGGED, WRITTEN)
         if KIND is not None:
             y = within(y, m, ROWS > 1 or i == RAGGED)
             if MERGED:

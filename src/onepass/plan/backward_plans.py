@@ -187,10 +187,8 @@ def _held_backward(problem: Problem, centred: bool, align: int) -> Choice:
         if centred:
             tiles = t.centred_backward_tiles
         tile = _odd_backward(problem, centred, align) or fitting(tiles, columns)
-        short = centred and t.centred_backward_short[0] <= columns <= t.centred_backward_short_tile.cols
-        if short and problem.rows * problem.lanes < t.centred_backward_short[1] and piece_of(problem.h, align) > 4:
-            tile = t.centred_backward_short_tile
         if piece_of(problem.h, align) > 4:
+            tile = _of_few(_short_tiles(problem, centred), columns, problem.rows * problem.lanes) or tile
             few = t.backward_few if problem.residual is None else t.summed_backward_few
             tile = _of_few(few, columns, problem.rows * problem.lanes) or tile
     column = problem.y.itemsize + problem.h.itemsize + itemsize(problem.weight) + (8 if centred else 4)
@@ -205,6 +203,15 @@ def _held_backward(problem: Problem, centred: bool, align: int) -> Choice:
 
 def _of_few(tiles: tuple[tuple[int, int, int, Tile], ...], columns: int, rows: int) -> Tile | None:
     return next((tile for least, most, fewer, tile in tiles if least <= columns <= most and rows < fewer), None)
+
+
+def _short_tiles(problem: Problem, centred: bool) -> tuple[tuple[int, int, int, Tile], ...]:
+    t = in_force.thresholds()
+    if columns_of_16_bits(problem) > problem.cols:
+        return t.centred_fp32_backward_short if centred else ()
+    if centred:
+        return t.centred_backward_short
+    return t.backward_short if problem.residual is None else t.summed_backward_short
 
 
 def _slice(problem: Problem, centred: bool, align: int) -> Tile:

@@ -12,7 +12,9 @@ class BackwardThresholds:
     #: Backward: the tile's rows times columns is also the size of dW's accumulator in registers. One warp where it can
     #: hold the row: it waits for no other. At 20,000 x 64 6.9 us with four warps against 7.7 with eight, LayerNorm 8.6
     #: against 10.0; at 16 columns 4.5 with 32 rows a program against 5.2 with 16. Narrow blocks reach less far beyond a
-    #: row: 44.8 us against 50.9 in one of 128 columns at 300,000 x 80, 6.9 against 8.2 at 10,000.
+    #: row: 44.8 us against 50.9 in one of 128 columns at 300,000 x 80, 6.9 against 8.2 at 10,000. Up to 192
+    #: columns too: 53.9 us against 57.5 in one of 256 at 203,125 x 160, LayerNorm 57 against 74, 8.3 against 9.3 at
+    #: 7,500 x 192, with a residual 5.1 against 5.4 at 2,400.
     backward_tiles: tuple[Tile, ...] = (
         Tile(16, 32, 2, 8, 4),
         Tile(24, 16, 2, 8, 3, block=16),
@@ -20,6 +22,7 @@ class BackwardThresholds:
         Tile(64, 32, 4, 2, 4),
         Tile(96, 16, 4, 4, 3, block=32),
         Tile(128, 4, 1, 8, 4),
+        Tile(192, 4, 1, 8, 3, block=64),
         Tile(224, 4, 1, 8, 3, block=256),
         Tile(256, 2, 1, 8, 4),
         Tile(384, 2, 1, 8, 3, block=128),
@@ -42,35 +45,37 @@ class BackwardThresholds:
     #: us against 122 at 14,204 x 4,224, 28 against 25.6 at 2,000 x 4,480.
     summed_backward_tiles: tuple[Tile, ...] = (
         *backward_tiles[:4],
-        Tile(96, 16, 8, 2, 4, block=128),
-        *backward_tiles[5:9],
+        Tile(96, 8, 1, 4, 4, block=64),
+        *backward_tiles[5:10],
         Tile(512, 2, 2, 4, 4),
-        *backward_tiles[10:12],
+        *backward_tiles[11:13],
         Tile(2048, 1, 2, 4, 3, block=512),
         Tile(2560, 1, 4, 2, 3, block=512),
         Tile(3072, 1, 4, 2, 3, block=1024),
-        *backward_tiles[15:17],
+        *backward_tiles[16:18],
         Tile(5120, 1, 4, 2, 3, block=1024, narrows=False),
         Tile(6144, 1, 8, 1, 3, block=2048),
-        *backward_tiles[19:],
+        *backward_tiles[20:],
     )
     #: LayerNorm's accumulates dB too. With 16 warps it spills at 8,192 columns: 262 us against 203 with 8, at 16,384
     #: rows. One stage more hides its second sum: 198 us against 205 at 4,096 columns, 300 against 334 at 6,144. From
     #: 3,073 columns on one row in four warps, in blocks that stay as wide: 107 us against 113 by two in eight at 18,472
-    #: x 3,248, 11.2 against 11.7 at 600 x 3,080, but 30.7 against 30.1 at 4,000 x 3,712.
+    #: x 3,248, 11.2 against 11.7 at 600 x 3,080, but 30.7 against 30.1 at 4,000 x 3,712. Of 256 columns in blocks of 64
+    #: 13.3 against 15.2 at 20,000 rows, but 4.6 against 4.4 at 500.
     centred_backward_tiles: tuple[Tile, ...] = (
         *backward_tiles[:3],
         Tile(48, 16, 2, 4, 4, block=32),
         *backward_tiles[3:5],
         Tile(128, 16, 4, 2, 4, block=64),
-        *backward_tiles[6:8],
+        backward_tiles[6],
+        Tile(256, 4, 1, 4, 4, block=64),
         Tile(336, 2, 1, 8, 4, block=128),
         Tile(384, 2, 1, 8, 4, block=256),
         Tile(504, 1, 1, 8, 4, block=128),
         Tile(512, 4, 2, 4, 3),
         Tile(639, 1, 1, 8, 3, block=256),
         Tile(896, 2, 2, 4, 4, block=512),
-        *backward_tiles[11:15],
+        *backward_tiles[12:16],
         Tile(3840, 1, 4, 2, 3, block=1024, narrows=False),
         Tile(4096, 2, 8, 1, 4),
         Tile(5120, 1, 4, 2, 3, block=1024),
@@ -89,10 +94,18 @@ class BackwardThresholds:
         backward_few[0],
         (1537, 1920, 1280, backward_few[1][-1]),
     )
-    #: LayerNorm's from so many columns on, with fewer rows than these, in more, smaller programs: 4.3 us against 5.7 at
-    #: 284 x 128, 7.3 against 8.6 at 4,548, 11.3 against 11.6 at 20,000; but 18.7 against 18.2 at 50,000.
-    centred_backward_short: tuple[int, int] = (65, 32768)
-    centred_backward_short_tile: Tile = backward_tiles[5]
+    #: Short ones of 16 bits, from so many columns to so many, with fewer rows than these, in one warp: 5.5 us against
+    #: 6.4 at 7,500 x 96, 4.6 against 4.9 at 64 columns, but 9.6 against 9.3 at 48,000; with a residual 6.1 against 8.3
+    #: at 7,500 x 96, of which many have it too. LayerNorm 5.6 against 6.3 at 7,500 x 64, 8.9 against 9.8 at 20,000 x
+    #: 128, 14.9 against 16.8 at 48,000; few of 65 columns and more in yet smaller programs, 3.9 against 4.3 at 500 x
+    #: 80, and those of fp32.
+    backward_short: tuple[tuple[int, int, int, Tile], ...] = ((49, 96, 32768, Tile(96, 8, 1, 4, 4, block=64)),)
+    summed_backward_short: tuple[tuple[int, int, int, Tile], ...] = ((49, 64, 32768, backward_short[0][-1]),)
+    centred_backward_short: tuple[tuple[int, int, int, Tile], ...] = (
+        (65, 128, 1000, backward_tiles[5]),
+        (49, 128, 65536, Tile(128, 8, 1, 4, 4, block=64)),
+    )
+    centred_fp32_backward_short: tuple[tuple[int, int, int, Tile], ...] = ((65, 128, 32768, backward_tiles[5]),)
     #: Of rows at odd addresses, by columns of any dtype. In pieces of 2 bytes: 42 us against 52 at 4,093 x 4,099. Short
     #: ones in narrow blocks, and many programs, which hide each other's waiting: 64 us against 138 at 528,970 x 41,
     #: LayerNorm 73 against 181. LayerNorm's sums leave less room for warps.

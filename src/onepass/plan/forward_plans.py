@@ -35,7 +35,7 @@ from onepass.spec import Problem
 
 
 def forward_plan(problem: Problem, device: Device, centred: bool, align: int) -> Plan:
-    return _prompt(problem, device, _planned(problem, device, centred, align), align)
+    return _prompt(problem, device, _planned(problem, device, centred, align), centred, align)
 
 
 def _planned(problem: Problem, device: Device, centred: bool, align: int) -> Plan:
@@ -45,7 +45,9 @@ def _planned(problem: Problem, device: Device, centred: bool, align: int) -> Pla
         plan = _through_shared_memory(problem, device, tile, centred)
         if plan is not None:
             return plan
-    if choice.schedule in ("tile", "odd"):
+    if choice.schedule == "flat" and problem.dense and not _few_odd_rows(problem, device):
+        return _flat(problem, device, tile, centred)
+    if choice.schedule in ("tile", "odd", "flat"):
         plan = tiles_of(problem, _batch_invariant(problem, tile, centred, align))
         plan = _at_once(problem, plan, align) if centred else plan
         shared = _shared(problem, device, plan, align)
@@ -67,9 +69,9 @@ def _planned(problem: Problem, device: Device, centred: bool, align: int) -> Pla
 
 
 def _few_odd_rows(problem: Problem, device: Device) -> bool:
-    """Whether rows for kernels/odd.py are so few that tile.py is faster, which gives them the same bits."""
-    elements = problem.rows * problem.lanes * problem.cols
-    return elements < device.sms * in_force.thresholds().odd_elements
+    """Whether rows for kernels/odd.py or flat.py are so few that tile.py is faster, which gives them the same bits."""
+    t, elements = in_force.thresholds(), problem.rows * problem.lanes * problem.cols
+    return elements < device.sms * (t.odd_elements if problem.cols >= t.odd_from else t.flat_elements)
 
 
 def _through_shared_memory(problem: Problem, device: Device, tile: Tile, centred: bool) -> Plan | None:
@@ -87,6 +89,22 @@ def _through_shared_memory(problem: Problem, device: Device, tile: Tile, centred
     few = rows < in_force.thresholds().odd_rounds * device.sms * per_sm
     registers = min(REGISTERS, device.registers // (32 * tile.warps * most) // 8 * 8)  # they are handed out in eights
     return replace(plan, programs=min(rows, device.sms * (most if few else min(most, per_sm))), registers=registers)
+
+
+def _flat(problem: Problem, device: Device, tile: Tile, centred: bool) -> Plan:
+    """Some rows at once through shared memory, by a warp."""
+    t, block, alone = in_force.thresholds(), block_of(tile, problem), problem.residual is None
+    blocks = cdiv(problem.cols, block)
+    stages = 2 if alone and (centred or problem.cols >= t.flat_staged_from) else 1
+    held = blocks * block // 32 * (1 if alone else 2)
+    rows = next(rows for rows in (8, 4, 2, 1) if rows == 1 or rows * held * stages <= t.flat_held)
+    plan = Plan("flat", rows, block, 1, cdiv(problem.rows, rows), blocks, stages)
+    if stages == 1:
+        return plan
+    room = device.shared // (stages * slot_of(plan, problem) * problem.x.itemsize + 1024)
+    per_sm = min(room, t.flat_per_sm)
+    registers = min(REGISTERS, device.registers // (32 * per_sm) // 8 * 8)
+    return replace(plan, programs=min(plan.programs, device.sms * per_sm), registers=registers)
 
 
 def _at_once(problem: Problem, plan: Plan, align: int) -> Plan:
@@ -172,16 +190,20 @@ def most_prompt_rows(problem: Problem, device: Device) -> int:
     return device.sms * elements // (problem.cols * problem.lanes)
 
 
-def _prompt(problem: Problem, device: Device, plan: Plan, align: int) -> Plan:
+def _prompt(problem: Problem, device: Device, plan: Plan, centred: bool, align: int) -> Plan:
     """The plan, written for how soon a row is done where rows are few. Its bits are the same."""
-    few = problem.rows <= most_prompt_rows(problem, device)
+    t, most = in_force.thresholds(), most_prompt_rows(problem, device)
+    undivided = plan.is_even(problem.cols) and problem.cols == power_of_two(problem.cols)
+    # These take many registers more than in the kernel for many, so that rows soon wait for them.
+    wide = problem.x.itemsize == 4 and problem.residual is None and not centred
+    greedy = plan.elements >= t.prompt_held and wide and not undivided
+    few = problem.rows <= (most // 2 if greedy else most)
     crowded = plan.slices > 1 and problem.residual is not None
-    crowded |= align == 1 and problem.cols > in_force.thresholds().prompt_singles
+    crowded |= align == 1 and problem.cols > t.prompt_singles
     if not few or crowded or plan.schedule != "tile" or plan.ahead is not None or problem.quantized:
         return plan
     # A division keeps weight and bias before the row's sum; where there is none, they would be asked for behind it.
     affine = problem.weight is not None or problem.bias is not None
-    undivided = plan.is_even(problem.cols) and problem.cols == power_of_two(problem.cols)
     return replace(plan, prompt=True, affine_first=plan.affine_first or (affine and undivided))
 
 
@@ -224,6 +246,11 @@ def forward_choice(problem: Problem, device: Device, centred: bool, align: int) 
     """By the thresholds."""
     t = in_force.thresholds()
     held = _held(problem)
+    plain = problem.residual is None and not problem.quantized
+    if device.gluon and piece_of(problem.x, align) == 2 and _suits_shared_memory(problem):
+        flat = fitting(t.flat_tiles, problem.cols)
+        if flat is not None and problem.cols >= t.flat_from[1 if centred else 0 if problem.residual is None else 2]:
+            return Choice("flat", flat)
     if piece_of(problem.x, align) <= 4:
         odd = fitting(t.odd_centred_forward_tiles if centred else t.odd_forward_tiles, problem.cols)
         if held == 4 and not centred:
@@ -231,8 +258,8 @@ def forward_choice(problem: Problem, device: Device, centred: bool, align: int) 
         if problem.x.itemsize == 4 and not centred:
             alone = problem.residual is None
             odd = between(t.odd_fp32_between if alone else t.odd_summed_fp32_between, problem.cols) or odd
-        if centred and piece_of(problem.x, align) == 2:
-            odd = between(t.single_centred_between, problem.cols) or odd
+        if piece_of(problem.x, align) == 2 and (centred or plain):
+            odd = between(t.single_centred_between if centred else t.single_between, problem.cols) or odd
         if odd is not None:
             return Choice("tile", odd)
     if problem.quantized and held == 2 and not centred and align >= 8 and problem.cols >= t.quantized_from:
@@ -244,10 +271,11 @@ def forward_choice(problem: Problem, device: Device, centred: bool, align: int) 
             return Choice("tile", snug(tile, problem.cols, align))
     columns, piece = problem.cols * held // 2, piece_of(problem.x, align)
     tile = fitting(t.centred_forward_tiles if centred else t.forward_tiles, columns)
-    plain = problem.residual is None and not problem.quantized
     wider_weight = itemsize(problem.weight) > held and plain and not centred and piece == 16
     if wider_weight:
         tile = between(t.wider_weight_between, columns) or tile
+    if plain and held == 2 and piece >= 8:
+        tile = between(t.short_centred_between if centred else t.short_between, columns) or tile
     if plain and held == 2 and not centred and piece == 16:
         tile = between(t.plain_between, columns) or tile
     summed = problem.residual is not None and not problem.quantized and problem.x.itemsize == 2
@@ -296,7 +324,7 @@ def forward_choice(problem: Problem, device: Device, centred: bool, align: int) 
 
 
 def _suits_shared_memory(problem: Problem) -> bool:
-    """Whether kernels/odd.py computes it: of 16 bits all."""
+    """Whether kernels/odd.py and flat.py compute it: of 16 bits all."""
     alone = problem.residual is None and problem.sum is None
     added = problem.residual == problem.sum == problem.x
     plain = (alone or added) and not problem.quantized and not problem.per_lane

@@ -49,6 +49,12 @@ class ForwardThresholds:
     #: against 8.0 at 1,056 x 5,376, 7.4 against 8.5 at 6,144 columns, 57.8 against 61.3 at 11,160 x 5,376; level at 64
     #: and 300 rows.
     plain_between: Between = ((1537, Tile(1792, 1, 2, block=256)), (5121, Tile(6144, 1, 4, block=512)))
+    #: Short ones of nothing but x, of 16 bits, that begin on 8 bytes at least, RMSNorm's and LayerNorm's, in narrower
+    #: blocks, which reach less far beyond the row: 33.6 us against 42.4 at 1,625,000 x 20, LayerNorm 37.0 against 54.8;
+    #: 34.8 against 38.1 at 902,777 x 36, LayerNorm 36.8 against 48.6; level at 500 and 6,000 rows, but LayerNorm of
+    #: 500 x 36 1.95 against 1.77.
+    short_between: Between = ((17, Tile(24, 64, 4, block=8)), (33, Tile(48, 32, 4, block=16)))
+    short_centred_between: Between = ((17, Tile(24, 64, 4, block=8)), (33, Tile(48, 16, 1, block=16)))
     #: With a residual of 16 bits, by twice the columns. A warp a row: 6.5 us against 7.2 at 2,500 x 960, 8.2 against
     #: 9.3 at 4,000 x 896, 18.2 against 19.0 at 8,738 x 960; few are level, but 5.0 against 4.7 at 1,600 x 1,024. And
     #: narrower blocks: 8.9 against 9.7 at 1,000 x 4,096, 17.7 against 18.1 at 2,048 rows, 18.7 against 19.9 at 2,048 x
@@ -108,6 +114,9 @@ class ForwardThresholds:
     #: wider rows than these that are loaded element by element, LayerNorm of 8 x 20,001 3.9 against 3.4.
     prompt_elements: tuple[int, int] = (20480, 40960)
     prompt_singles: int = 3072
+    #: But half as many of RMSNorm's in fp32, where a thread has so many elements or more and columns are no power of
+    #: two: 5.0 us against 6.2 at 6,226 x 264, 6.4 against 8.0 at 6,875 x 384. LayerNorm's are 4 to 5 % slower so.
+    prompt_held: int = 32
     #: LayerNorm forward: its second sum waits for its first, so fewer warps, which then wait for fewer others. Where a
     #: thread has much to hold, weight and bias are asked for late, so that more rows are there at once: 97 us against
     #: 114 at 8,192 x 12,288, 129 against 136 at 16,384 columns. Few rows are all there anyway, and would wait longer:
@@ -215,8 +224,32 @@ class ForwardThresholds:
     )
     #: In pieces of 2 bytes: 78 us against 85 at 431,654 x 139, 75 against 80.5 at 342,857 x 175, 17.2 against 19.1 at
     #: 49,423 x 231; level at 255 columns, where 8,000 rows take 5.2 against 4.9; and 2,000 to 8,000 rows lose 3
-    #: to 12 % at the others too, 0.1 to 0.3 us. In fp32, or in pieces of 4, slower.
-    single_centred_between: Between = ((129, Tile(240, 4, 2, block=16)),)
+    #: to 12 % at the others too, 0.1 to 0.3 us. In fp32, or in pieces of 4, slower. The shortest in blocks of eight: 69
+    #: us against 105 at 1,911,764 x 17, 62 against 73 at 25 columns, 2.2 against 2.6 at 6,000 x 33; RMSNorm alone 56
+    #: against 80 at 17 columns, but 69 against 59 at 25.
+    single_centred_between: Between = ((17, Tile(40, 32, 4, block=8)), (129, Tile(240, 4, 2, block=16)))
+    single_between: Between = ((17, Tile(24, 32, 4, block=8)),)
+    #: Short rows of 16 bits that begin anywhere, from so many columns on, RMSNorm's, LayerNorm's and RMSNorm's with a
+    #: residual: some at once through shared memory (kernels/flat.py), where they are dense and have so many elements
+    #: for each SM or more, and else in these tiles, with the same bits. 37.6 us against 42.6 at 349,462 x 93, LayerNorm
+    #: 43.4 against 49.2, with a residual 66.6 against 83.9; 34.3 against 37.9 at 129,482 x 251, 36.0 against 42.1, 66.2
+    #: against 79; 5.1 against 5.8 at 20,000 x 127. LayerNorm of 77 columns, RMSNorm of 45 and of 33 with a residual are
+    #: level or slower, and so are fewer rows: 3.0 against 2.8 at 5,000 x 127.
+    flat_from: tuple[int, int, int] = (49, 81, 41)
+    flat_elements: int = 12288
+    flat_tiles: tuple[Tile, ...] = (
+        Tile(128, 8, 4, block=32),
+        Tile(256, 4, 4, block=32),
+        Tile(512, 2, 1, block=64),
+    )
+    #: As many at once, up to eight, as leave a thread no more than so many elements to hold, by programs that come and
+    #: go; or half as many elements, by so many programs for each SM that stay, with the next rows on their way: where x
+    #: is all there is, LayerNorm's, 35.2 us against 37.9 at 190,058 x 171, 36.4 against 42.8 at 83,547 x 389, and
+    #: RMSNorm's from so many columns on, 10.0 against 11.0 at 20,000 x 389, but 36.6 against 35.0 at 83,547. RMSNorm's
+    #: of 171 columns 36.4 against 34.7, with a residual 71.6 against 66.5.
+    flat_held: int = 128
+    flat_staged_from: int = 257
+    flat_per_sm: int = 16
     #: From so many columns of 16 bits on, through shared memory (kernels/odd.py), RMSNorm's and LayerNorm's: 70 us
     #: against 74 at 16,384 x 4,099, LayerNorm 73 against 86; 72 against 91 at 3,347 x 20,001, 80 against 103; 29
     #: against 35 at 2,000 x 12,001, 31 against 39; 7.3 against 8.5 at 500 x 8,001. With fewer elements than so many for

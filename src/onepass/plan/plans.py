@@ -20,9 +20,10 @@ from onepass.spec import Problem
 class Plan:
     """One launch: `programs` programs of `warps` warps, each with `blocks` blocks of `rows` × `block` elements."""
 
-    # "tile", "split" or "stream"; "odd" for a forward of rows that begin anywhere; for a backward "few" of few rows,
-    # "turns" of odd ones, "split_turns" of odd ones that programs share, "ring" and "ring_turns" of shared ones, and of
-    # odd shared ones, from shared memory; "columnwise" and "staged" for FP8 both ways
+    # "tile", "split" or "stream"; "odd" and "flat" for a forward of wide and of short rows that begin anywhere; for a
+    # backward "few" of few rows, "turns" of odd ones, "split_turns" of odd ones that programs share, "ring" and
+    # "ring_turns" of shared ones, and of odd shared ones, from shared memory; "columnwise" and "staged" for FP8 both
+    # ways
     schedule: str
     rows: int
     block: int
@@ -149,18 +150,18 @@ def stream_plan(problem: Problem) -> Plan:
 
 
 def chunks_of(plan: Plan, problem: Problem) -> int:
-    """How often each thread copies a vector, so that a row is in shared memory, wherever it begins in 128 bytes."""
+    """How often each thread copies a vector, so that a program's rows are in shared memory, wherever they begin in 128
+    bytes.
+    """
     vector = 16 // problem.x.itemsize
-    return cdiv(8 * vector - 1 + problem.cols + vector - 1, 32 * plan.warps * vector)
+    return cdiv(8 * vector - 1 + plan.rows * problem.cols + vector - 1, 32 * plan.warps * vector)
 
 
 def slot_of(plan: Plan, problem: Problem) -> int:
-    """Elements of shared memory for a row there: whole blocks of columns, and all that is copied."""
+    """Elements of shared memory for them there: whole blocks of columns, and all that is copied."""
     vector = 16 // problem.x.itemsize
-    line = 8 * vector
-    return max(
-        cdiv(line - 1 + plan.blocks * plan.block, line) * line, chunks_of(plan, problem) * 32 * plan.warps * vector
-    )
+    line, reach = 8 * vector, (plan.rows - 1) * problem.cols + power_of_two(plan.blocks) * plan.block
+    return max(cdiv(line - 1 + reach, line) * line, chunks_of(plan, problem) * 32 * plan.warps * vector)
 
 
 def has_pairs(plan: Plan, problem: Problem) -> bool:

@@ -15,10 +15,11 @@ def row_counts_apart(prompt: int = 0) -> tuple[int, ...]:
     t = in_force.thresholds()
     most = {t.shared_rows, t.shared_odd_rows, t.shared_widest_rows, t.few_lone[0], t.few_rows}
     most |= {rows for _, rows in t.few_shared_rows} | {rows for rows, _ in t.few_columns[:-1]}
-    tiles_of_few = (*t.turns_few, *t.summed_turns_few, *t.backward_few, *t.summed_backward_few)
+    tiles_of_few = (*t.turns_few, *t.summed_turns_few, *t.backward_few, *t.summed_backward_few, *t.backward_short)
+    tiles_of_few += (*t.summed_backward_short, *t.centred_backward_short, *t.centred_fp32_backward_short)
     most |= {rows - 1 for *_, rows, _ in tiles_of_few}
-    most |= {t.centred_backward_short[1] - 1, t.short_rows - 1}
+    most |= {t.short_rows - 1}
     # As many rows as leave small tiles alone, and twice as many again and again, have each number of these together.
     doubled = itertools.takewhile(lambda rows: rows < t.block_row_min_rows, (t.small_programs << n for n in range(32)))
-    most |= {prompt - 1, prompt} if prompt > 0 else set()
+    most |= {each - 1 + more for each in (prompt, prompt // 2) for more in (0, 1) if each > 0}
     return 1, *(rows + 1 for rows in sorted(most)), *doubled, t.block_row_min_rows - 1, t.block_row_min_rows

@@ -19,7 +19,7 @@ from onepass.plan.tiles import Tile
 
 #: Entries of another format are passed over, and those of schedules that there are not.
 FORMAT = 1
-SCHEDULES = ("tile", "turns", "split", "split_turns", "ring", "ring_turns", "stream", "cluster", "odd")
+SCHEDULES = ("tile", "turns", "split", "split_turns", "ring", "ring_turns", "stream", "cluster", "odd", "flat")
 
 
 @dataclass(frozen=True)
