@@ -83,5 +83,5 @@ def held_by_a_thread(plan, vector):
 
 def order_of_sums(plan):
     walked = plan.as_walked or plan.schedule == "stream"
-    held = "tile" if plan.schedule == "odd" else plan.schedule  # which has it from tile.py
+    held = "tile" if plan.schedule in ("odd", "flat") else plan.schedule  # which has it from tile.py
     return ("walked", 0) if walked else (held, plan.blocks)

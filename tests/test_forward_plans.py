@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 import torch
 
-from onepass.plan import backward_plans, both_ways, forward_plans, in_force, plans
+from onepass.plan import backward_plans, both_ways, forward_plans, in_force, plans, row_counts
 from onepass.plan.device import INTERPRETER
 from onepass.plan.tiles import Tile
 from planning import (
@@ -28,7 +28,9 @@ from planning import (
 
 
 def plans_over_rows(cols, dtype, align, centred, device=H200):
-    return [forward_plans.forward_plan(problem_of(rows, cols, dtype), device, centred, align) for rows in ROWS]
+    """Of dense rows, and of the same where they lie apart."""
+    problems = [replace(problem_of(rows, cols, dtype), dense=dense) for rows in ROWS for dense in (False, True)]
+    return [forward_plans.forward_plan(problem, device, centred, align) for problem in problems]
 
 
 @pytest.mark.parametrize("device", [H200, CLUSTERED, GLUON, ALONE, INTERPRETER], ids=lambda device: device.name)
@@ -65,7 +67,8 @@ def test_row_counts_choose_between_three_tiles_at_the_most(centred, dtype):
             few = may_read_twice and backward[0].schedule == "few"
             odd = few and align == 1 and dtype.itemsize == 2 and cols <= 16384
             columns = cols * dtype.itemsize // 2
-            short = centred and align == 16 and 65 <= columns <= 128
+            shorts = backward_plans._short_tiles(problem_of(1, cols, dtype), centred) if align == 16 else ()
+            short = sum(least <= columns <= most for least, most, *_ in shorts)
             # Fewer programs may be of the same kernel.
             fewer = align == 16 and any(least <= columns <= most for least, most, *_ in t.backward_few)
             assert 0 <= len(kernels) - (1 + few + odd + short) <= fewer, cols
@@ -279,6 +282,51 @@ def test_many_odd_rows_pass_through_shared_memory_and_few_have_the_same_tile(cen
     assert "odd" not in {plan_of(4096, 4099, **changes)[1].schedule for changes in others}
     assert plan_of(4096, 4099, lanes=3, weight=torch.float32)[1].schedule == "odd"
     assert not plans.has_pairs(*reversed(plan_of(4096, 12287, weight=torch.float32)))
+
+
+@pytest.mark.parametrize("residual", [None, torch.bfloat16], ids=["alone", "residual"])
+@norms
+def test_many_short_odd_rows_pass_through_shared_memory_some_at_once(centred, residual):
+    total = {"residual": residual, "sum": residual}
+
+    def plan_of(rows, cols, device=GLUON, align=1, **changes):
+        bias = torch.bfloat16 if centred else None
+        problem = replace(problem_of(rows, cols), **{"bias": bias, "dense": True} | total | changes)
+        return problem, forward_plans.forward_plan(problem, device, centred, align)
+
+    t = in_force.thresholds()
+    least = t.flat_from[1 if centred else 0 if residual is None else 2]
+    for cols in (least, 93, 127, 129, 203, 255, 257, 389, 511):
+        many = -(-GLUON.sms * t.flat_elements // cols)
+        few = plan_of(many - 1, cols)[1]
+        assert few.schedule == "tile" and few.prompt
+        for rows in (many, 1 << 20, 1 << 27):
+            problem, plan = plan_of(rows, cols)
+            assert plan.schedule == "flat" and plan.warps == 1 and plan.blocks > 1, str(plan)
+            assert (plan.block, plan.blocks) == (few.block, few.blocks), "the same bits"
+            assert few.block == 32 or few.warps == 1, "a row lies over a warp there too"
+            assert plan.rows in (2, 4, 8)
+            slot = plans.slot_of(plan, problem)
+            stored = power_of_two_at_least(plan.blocks) * plan.block
+            assert slot % 64 == 0 and slot >= 63 + (plan.rows - 1) * cols + stored, "beyond the last row too"
+            assert plans.chunks_of(plan, problem) * 256 >= 63 + plan.rows * cols + 7
+            tensors = 1 if residual is None else 2
+            if plan.stages == 1:
+                assert plan.programs == -(-rows // plan.rows) and plan.registers is None
+                continue
+            at_once = -(-plan.programs // GLUON.sms)
+            assert plan.programs <= -(-rows // plan.rows)
+            assert at_once * (2 * tensors * plan.stages * slot + 1024) <= GLUON.shared
+            assert at_once * 32 * plan.registers <= GLUON.registers
+        assert plan_of(1 << 20, cols, dense=False)[1].schedule == "tile", "apart"
+        assert plan_of(1 << 20, cols, H200)[1].schedule == "tile", "without Gluon"
+        apart = row_counts.row_counts_apart(forward_plans.most_prompt_rows(problem, GLUON))
+        assert "flat" in {plan_of(rows, cols)[1].schedule for rows in apart}, "compiled with the first call"
+    assert plan_of(1 << 20, least - 2)[1].schedule == plan_of(1 << 20, 513)[1].schedule == "tile"
+    assert plan_of(1 << 20, 94, align=2)[1].schedule == "tile"
+    wider = {"residual": torch.float32, "sum": torch.float32}
+    others = (wider, {"y": torch.float32}, {"quantized": "static"}, {"per_lane": True, "lanes": 2, "dense": False})
+    assert "flat" not in {plan_of(1 << 20, 93, **changes)[1].schedule for changes in others}
 
 
 @norms

@@ -211,7 +211,7 @@ def forward_schedule(op: str, dtype: torch.dtype, cols: int) -> str:
 
 def schedule_of_many(plan: Plan) -> str:
     """Few rows that are held as a walk would add them up belong to those that are walked, and odd ones to a tile."""
-    return "stream" if plan.as_walked else "tile" if plan.schedule == "odd" else plan.schedule
+    return "stream" if plan.as_walked else "tile" if plan.schedule in ("odd", "flat") else plan.schedule
 
 
 def backward_schedule(case: Case) -> str:
@@ -284,7 +284,7 @@ def on_schedule(case: Case, tensors: Tensors) -> Iterator[Explanation]:
     with streaming() if case.schedule == "stream" else nullcontext():
         plan = explained(case, tensors)
         assert plan.forward is not None and plan.backward is not None, str(plan)
-        held = "tile" if plan.forward.schedule == "odd" else plan.forward.schedule  # the same bits
+        held = "tile" if plan.forward.schedule in ("odd", "flat") else plan.forward.schedule  # the same bits
         assert (held, plan.backward.schedule) == (case.schedule, backward_schedule(case)), str(plan)
         assert not plan.copies
         yield plan

@@ -28,6 +28,7 @@ PROBLEMS: list[tuple[str, str, str, tuple[int, ...]]] = [
     ("rows of 36", "tile", "tile", (4101, 36)),
     ("odd rows of 61", "tile", "turns", (4101, 61)),
     ("odd rows of 175", "tile", "turns", (4101, 175)),
+    ("many odd rows of 175", "flat", "turns", (17003, 175)),
     ("odd rows", "tile", "turns", (435, 1001)),
     ("rows in blocks, of which the weight is asked for first", "tile", "tile", (1035, 2880)),
     ("rows and heads", "tile", "tile", (135, 3, 100)),
@@ -48,6 +49,8 @@ ALONE: list[tuple[str, str, int | None, tuple[int, int], tuple[str, ...]]] = [
     ("wide rows alone", "tile", 1, (137, 50008), NORMS),
     ("wide odd rows alone", "tile", 1, (300, 30001), NORMS[1:]),
     ("few odd rows alone", "tile", None, (35, 7001), NORMS),
+    ("many short odd rows alone", "flat", None, (20003, 93), NORMS),
+    ("many odd rows of 389 alone", "flat", None, (5003, 389), NORMS),
     ("many odd rows alone", "odd", None, (803, 4099), NORMS),
     ("many wide odd rows alone", "odd", None, (301, 12001), NORMS),
 ]

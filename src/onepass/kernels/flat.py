@@ -6,6 +6,8 @@ in vectors, and sends them out from there in vectors too. Between the two a row 
 column or two a thread, and is summed in the same order: its bits depend neither on where it begins nor on which of the
 two is planned.
 
+Programs come and go, or stay, with the next rows on their way (STAGES).
+
 It is written in Gluon, as odd.py, which is for wide rows, one at a time. Triton's interpreter does not know it.
 """
 
@@ -133,7 +135,7 @@ def give_rows(
     """Blocks of columns into a slot, and from there in vectors to where the rows lie.
 
     Before each store the compiler puts a barrier, of which an SM has one in seven cycles: so a row is one store, of as
-    many blocks as a power of two. What of it reaches beyond the row, the next one is written over.
+    many blocks as a power of two. What of it reaches beyond the row, the next one is written over, behind its barrier.
     """
     COUNT: gl.constexpr = power_of_two(BLOCKS)
     p_line, shift = line_of(p, start, LINE)

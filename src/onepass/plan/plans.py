@@ -160,7 +160,8 @@ def chunks_of(plan: Plan, problem: Problem) -> int:
 def slot_of(plan: Plan, problem: Problem) -> int:
     """Elements of shared memory for them there: whole blocks of columns, and all that is copied."""
     vector = 16 // problem.x.itemsize
-    line, reach = 8 * vector, (plan.rows - 1) * problem.cols + power_of_two(plan.blocks) * plan.block
+    blocks = power_of_two(plan.blocks) if plan.schedule == "flat" else plan.blocks  # that are stored at once
+    line, reach = 8 * vector, (plan.rows - 1) * problem.cols + blocks * plan.block
     return max(cdiv(line - 1 + reach, line) * line, chunks_of(plan, problem) * 32 * plan.warps * vector)
 
 
