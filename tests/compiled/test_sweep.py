@@ -32,12 +32,15 @@ def test_each_choice_is_compiled_beside_what_is_planned(tmp_path):
 def test_what_the_compiler_made_is_read():
     done = sweep("--read", "rms_norm-forward-9x64-bfloat16")
     assert done.returncode == 0, done.stderr
-    title, kernel = done.stdout.splitlines()
-    assert title == "rms_norm-forward-9x64-bfloat16  as planned"
+    title, kernel, rows = done.stdout.splitlines()
+    assert title.startswith("rms_norm-forward-9x64-bfloat16  as planned  (tile: ")
     found = re.fullmatch(
         r" +tile_forward: (\d+) registers, (\d+) instructions, (\d+) before the first load, .*", kernel
     )
     assert found and all(0 < int(number) < 2000 for number in found.groups()), kernel
+    each = re.fullmatch(r" +(\d+) instructions of a warp for each row: 0.0 us of the schedulers", rows)
+    # Nine rows in tiles of several, which fill a warp or more, run through no more than all of the code.
+    assert each and 0 < int(each[1]) <= int(found[2]), rows
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,12 @@ def instructions(kernel: Any) -> list[tuple[str, str]]:
     return [(name, operands) for name, operands in found if name != "NOP"]
 
 
+def usual(kernel: Any) -> int:
+    """Instructions up to the last end of a program: behind it is what rare numbers need, of a true division."""
+    names = [name for name, _ in instructions(kernel)]
+    return max(place for place, name in enumerate(names, start=1) if name == "EXIT")
+
+
 def moved(kernel: Any) -> list[str]:
     """Blocks of columns that go from one layout to another, and so from thread to thread."""
     return re.findall(r"ttg.convert_layout \S+ : tensor<(\d+x\d{2,}x\w+),", kernel.asm["ttgir"])
