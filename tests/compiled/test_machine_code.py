@@ -221,17 +221,23 @@ def test_a_ring_is_filled_in_vectors_and_nothing_spills(compiled, cols):
         assert "st.global.L1::evict_first.L2::cache_hint.v4.b32" in ptx
 
 
+def through_shared_memory(kernel):
+    """The text of a kernel that spills nothing, and has vectors to shared memory and from there."""
+    assert not stack_bytes(kernel)
+    ptx = kernel.asm["ptx"]
+    assert set(re.findall(r"cp\.async\.c[ag]\.shared\.global \[[^]]*\], \[[^]]*\], (0x\w+)", ptx)) == {"0x10"}
+    assert "st.global.L1::evict_first.L2::cache_hint.v4.b32" in ptx
+    assert "matrix" not in ptx, "whose rows begin on 16 bytes"
+    return ptx
+
+
 @pytest.mark.parametrize(("norm", "cols", "residual"), [(RMS, 4099, False), (LAYER, 12287, True)], ids=str)
 def test_odd_rows_go_through_shared_memory_in_vectors_and_nothing_spills(compiled, norm, cols, residual):
     call = forward_of(norm, 8192, cols, BF16, residual)
     assert call.plan().schedule == "odd"
     kernel_of(call)
     [kernel] = compiled
-    assert not stack_bytes(kernel)
-    ptx = kernel.asm["ptx"]
-    assert set(re.findall(r"cp\.async\.c[ag]\.shared\.global \[[^]]*\], \[[^]]*\], (0x\w+)", ptx)) == {"0x10"}
-    assert "st.global.L1::evict_first.L2::cache_hint.v4.b32" in ptx
-    assert "matrix" not in ptx, "whose rows begin on 16 bytes"
+    ptx = through_shared_memory(kernel)
     assert ptx.count("bar.sync") < 40, "one before each store of many blocks, and not of each"
 
 
@@ -245,11 +251,7 @@ def test_short_odd_rows_go_through_shared_memory_in_vectors_with_few_barriers(co
     assert call.plan().schedule == "flat"
     kernel_of(call)
     [kernel] = compiled
-    assert not stack_bytes(kernel)
-    ptx = kernel.asm["ptx"]
-    assert set(re.findall(r"cp\.async\.c[ag]\.shared\.global \[[^]]*\], \[[^]]*\], (0x\w+)", ptx)) == {"0x10"}
-    assert "st.global.L1::evict_first.L2::cache_hint.v4.b32" in ptx
-    assert "matrix" not in ptx, "whose rows begin on 16 bytes"
+    ptx = through_shared_memory(kernel)
     # Before each store of a row, around what is stored in vectors, and where a tensor's ends are brought. An SM has one
     # in seven cycles: with one for each block 349,462 x 93 took 42 us for 37.
     assert ptx.count("bar.sync") <= barriers, ptx.count("bar.sync")
