@@ -1,6 +1,7 @@
 """A forward's plan as a pure function: the row count never reaches into a row's arithmetic."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import pytest
@@ -241,16 +242,17 @@ def test_blocks_get_narrower_unless_a_tile_says_otherwise():
     assert plans.snug(replace(tile, narrows=False), 3080, 8).block == 1024
 
 
+def plan_of_odd(centred, residual, rows, cols, device=GLUON, align=1, **changes):
+    """The problem and its plan: dense rows that begin at odd addresses, unless the changes say otherwise."""
+    given = {"bias": torch.bfloat16 if centred else None, "residual": residual, "sum": residual, "dense": True}
+    problem = replace(problem_of(rows, cols), **given | changes)
+    return problem, forward_plans.forward_plan(problem, device, centred, align)
+
+
 @pytest.mark.parametrize("residual", [None, torch.bfloat16], ids=["alone", "residual"])
 @norms
 def test_many_odd_rows_pass_through_shared_memory_and_few_have_the_same_tile(centred, residual):
-    total = {"residual": residual, "sum": residual}
-
-    def plan_of(rows, cols, device=GLUON, align=1, **changes):
-        bias = torch.bfloat16 if centred else None
-        problem = replace(problem_of(rows, cols), **{"bias": bias} | total | changes)
-        return problem, forward_plans.forward_plan(problem, device, centred, align)
-
+    plan_of = partial(plan_of_odd, centred, residual)
     t = in_force.thresholds()
     for cols in (1281, 1793, 2049, 3521, 4099, 4225, 6143, 6145, 8191, 12287, 12289, 16383, 16385, 24575):
         many = -(-GLUON.sms * t.odd_elements // cols)
@@ -287,13 +289,7 @@ def test_many_odd_rows_pass_through_shared_memory_and_few_have_the_same_tile(cen
 @pytest.mark.parametrize("residual", [None, torch.bfloat16], ids=["alone", "residual"])
 @norms
 def test_many_short_odd_rows_pass_through_shared_memory_some_at_once(centred, residual):
-    total = {"residual": residual, "sum": residual}
-
-    def plan_of(rows, cols, device=GLUON, align=1, **changes):
-        bias = torch.bfloat16 if centred else None
-        problem = replace(problem_of(rows, cols), **{"bias": bias, "dense": True} | total | changes)
-        return problem, forward_plans.forward_plan(problem, device, centred, align)
-
+    plan_of = partial(plan_of_odd, centred, residual)
     t = in_force.thresholds()
     least = t.flat_from[1 if centred else 0 if residual is None else 2]
     for cols in (least, 93, 127, 129, 203, 255, 257, 389, 511):
