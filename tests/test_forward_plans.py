@@ -242,7 +242,7 @@ def test_blocks_get_narrower_unless_a_tile_says_otherwise():
     assert plans.snug(replace(tile, narrows=False), 3080, 8).block == 1024
 
 
-def plan_of_odd(centred, residual, rows, cols, device=GLUON, align=1, **changes):
+def plan_of_odd(centred, residual, /, rows, cols, device=GLUON, align=1, **changes):
     """The problem and its plan: dense rows that begin at odd addresses, unless the changes say otherwise."""
     given = {"bias": torch.bfloat16 if centred else None, "residual": residual, "sum": residual, "dense": True}
     problem = replace(problem_of(rows, cols), **given | changes)
