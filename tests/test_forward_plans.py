@@ -154,6 +154,22 @@ def test_few_rows_that_begin_anywhere_have_clusters_too(centred, dtype):
     assert shared == ({1, 2} if dtype == torch.float32 else {1, 2, 4}), "no shape of such rows was shared"
 
 
+def test_few_rows_of_eight_warps_have_clusters_where_a_thread_would_have_many_loads():
+    def slices(rows, cols, dtype, align, centred=False, residual=None, quantized=None):
+        problem = replace(problem_of(rows, cols, dtype, residual=residual), quantized=quantized)
+        return forward_plans.forward_plan(problem, CLUSTERED, centred, align).slices
+
+    bf16, fp32 = torch.bfloat16, torch.float32
+    for shared in (
+        (16384, bf16, 8), (16384, bf16, 8, True), (8192, fp32, 4), (4096, fp32, 4, False, fp32), (6201, bf16, 1),
+        (12001, bf16, 1, True), (6001, fp32, 1), (8002, bf16, 2),
+    ):  # fmt: skip
+        assert [slices(rows, *shared) for rows in (1, 32, 33)] == [8, 8, 1], shared
+    for alone in ((12288, bf16, 8), (12288, bf16, 8, True), (4096, fp32, 4), (6201, bf16, 1, True)):
+        assert slices(1, *alone) == 1, alone
+    assert slices(1, 16384, bf16, 8, quantized="static") == 1
+
+
 @norms
 def test_small_tiles_of_short_rows_are_put_together_until_few_programs_are_left(centred):
     t = in_force.thresholds()
@@ -209,7 +225,7 @@ def test_few_rows_have_a_plan_for_how_soon_each_is_done(centred):
     assert not plan(1, 4096, quantized="row").prompt and not plan(1, 262_144).prompt, "nor where rows are sliced"
     total = {"residual": torch.bfloat16, "sum": torch.bfloat16}
     assert plan(1300, 4096, **total).prompt and not plan(1300, 4096).prompt
-    assert plan(8, 8192, **total).prompt and not plan(8, 65_536, **total).prompt, "a cluster a row"
+    assert plan(8, 4096, **total).prompt and not plan(8, 65_536, **total).prompt, "a cluster a row"
 
 
 def test_wide_rows_of_single_elements_have_the_plan_of_many():
@@ -229,11 +245,15 @@ def test_very_many_rows_of_layer_norm_ask_for_weight_and_bias_late():
     t = in_force.thresholds()
     for least, tile in t.late_centred_between:
         most = CLUSTERED.sms * tile.late
-        for cols in (least + 7, tile.cols):
-            assert [when(rows, cols) for rows in (300, most, most + 1)] == ["last", "first", "late"]
+        soon = tile.late < t.affine_first_late
+        for cols in (least + 7, tile.cols - 8) if least < tile.cols else ():
+            assert [when(rows, cols) for rows in (100, most)] == ["last", "last" if soon else "first"]
+        assert when(most + 1, least) == when(most + 1, tile.cols) == "late"
+        if soon:
+            continue
         assert when(most + 1, tile.cols + 8) == when(most + 1, tile.cols // 2, torch.float32) == "first"
     assert [when(rows, 9216) for rows in (300, 2112, 2113)] == ["first", "first", "late"]
-    assert [when(rows, 32768) for rows in (200, 300)] == ["last", "late"], "the widest do not gain by it"
+    assert [when(rows, 32768) for rows in (132, 133)] == ["last", "late"], "once an SM has two rows"
 
 
 def test_blocks_get_narrower_unless_a_tile_says_otherwise():

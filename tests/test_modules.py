@@ -146,7 +146,7 @@ def test_cast_reaches_the_kernel(ours, launches):
 def test_repr_says_what_torch_says_and_more(ours, torchs):
     text = repr(ours((4, 48), eps=1e-3, offset=1.0, cast="llama"))
     assert text.startswith(repr(torchs((4, 48), eps=1e-3))[:-1])
-    assert "offset=1.0" in text and "cast='llama'" in text
+    assert "offset=1," in text and "cast='llama'" in text
 
 
 @pytest.mark.parametrize("ours", [onepass.RMSNorm, onepass.LayerNorm])

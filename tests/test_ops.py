@@ -148,6 +148,26 @@ def test_a_new_row_count_of_a_residual_block_does_not_compile_again():
     assert len(frames) == 1
 
 
+@pytest.mark.parametrize("offset", [0.0, 1.0])
+def test_a_dynamic_graph_has_one_symbol_for_the_rows_and_none_for_columns_or_offset(offset):
+    taken = []
+
+    def backend(graph, inputs):
+        taken[:] = inputs
+        return graph
+
+    class Layer(onepass.RMSNorm):
+        def forward(self, x):
+            return onepass.rms_norm(x, self.weight, eps=1e-6, offset=self.offset)
+
+    layer, x = Layer(48, offset=offset), random(5, 48)
+    with torch.no_grad():
+        y = torch.compile(layer, fullgraph=True, dynamic=True, backend=backend)(x)
+        assert torch.equal(y, layer(x))
+    assert sorted(tuple(value.shape) for value in taken if isinstance(value, torch.Tensor)) == [(5, 48), (48,)]
+    assert len(taken) == 3
+
+
 def test_a_second_derivative_of_a_compiled_call_is_refused():
     x = random(3, 48).requires_grad_()
     y, *_ = OP(x, *sample()[1:])

@@ -6,8 +6,8 @@ one string, hand out a list of what there is, and run what an eager call runs, w
 and inductor does without the dispatcher for them (inductor.py). That a graph's kernels were inductor's own to launch
 was tried, and is slower: its launch of a user's kernel takes longer than our whole call.
 
-PyTorch keeps compiled graphs on disk, from one version of onepass to the next: an op whose arguments change must change
-its name as well.
+PyTorch keeps compiled graphs on disk, from one version of onepass to the next, and finds them by what was traced before
+these ops took its place. So an op of a release stays as it is, and what changes is a new one beside it.
 """
 
 from __future__ import annotations
@@ -101,7 +101,9 @@ def backward_of(
     problem = Problem(
         1, 1, h.shape[-1], x_dtype, dy.dtype, weight_dtype, bias_dtype, residual_dtype, total, per_head
     )  # fmt: skip
-    backwards = Backwards(Norm(centred, eps, offset, CASTS[cast]), problem, h.shape, h.device, lasting=False)
+    backwards = Backwards(
+        Norm(centred, float(eps), float(offset), CASTS[cast]), problem, h.shape, h.device, lasting=False
+    )
     return backwards(dy, dsum, h, Needs(*needs))
 
 

@@ -14,6 +14,11 @@ from onepass.functional import normalize
 EPSILON = torch.finfo(torch.float32).eps
 
 
+def _as_constant(offset: float) -> float:
+    """Nought and one as ints, which torch.compile takes for constants; floats are symbols with dynamic=True."""
+    return int(offset) if isinstance(offset, float) and offset in (0, 1) else offset
+
+
 class _Fused:
     """What the two modules share: the extra options, and several normalized dimensions as one."""
 
@@ -78,11 +83,11 @@ class RMSNorm(_Fused, nn.RMSNorm):
         device: Any = None,
         dtype: Any = None,
         *,
-        offset: float = 0.0,
+        offset: float = 0,
         cast: str = "output",
         quantize: Fp8 | None = None,
     ) -> None:
-        self.offset, self.cast, self.quantize = offset, cast, quantize
+        self.offset, self.cast, self.quantize = _as_constant(offset), cast, quantize
         super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Any:
@@ -108,11 +113,11 @@ class LayerNorm(_Fused, nn.LayerNorm):
         device: Any = None,
         dtype: Any = None,
         *,
-        offset: float = 0.0,
+        offset: float = 0,
         cast: str = "output",
         quantize: Fp8 | None = None,
     ) -> None:
-        self.offset, self.cast, self.quantize = offset, cast, quantize
+        self.offset, self.cast, self.quantize = _as_constant(offset), cast, quantize
         super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Any:

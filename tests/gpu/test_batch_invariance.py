@@ -30,6 +30,9 @@ ONE_ROW = (520, 768, 1000, 1100, 1152, 2048, 4096, 4099)  # or several; 520 and 
 #: LayerNorm's from 8,193 columns on, and 7,001, ask for weight and bias early or late.
 WIDE = (5120, 7001, 8192, 10240, 16384, 20488, 27048, 32768, 54976)
 SPLIT = (131072,)
+#: Rows that are shared by clusters though they are not so wide, for the loads of single elements that a thread would
+#: have; LayerNorm's by sixteen warps.
+MANY_LOADS = {("rms_norm", BF16, 7001), ("rms_norm", FP32, 7001), ("layer_norm", FP32, 7001)}
 ODD = (61, 100, 127, 301)  # rows that need not begin at 16 bytes; none does in bf16
 RUNS = 20
 
@@ -59,8 +62,8 @@ def test_row_bits_do_not_depend_on_other_rows(op: str, dtype: torch.dtype, cols:
     assert several or cols > 256
     schedule, width = forward_schedule(op, dtype, cols), cols * dtype.itemsize
     assert held == (schedule == "stream" and width < 96 << 10), "a thread's registers take it"
-    singles = op == "layer_norm" and dtype == FP32 and cols == 7001  # sixteen warps, for loads of single elements
-    assert shared == (CLUSTERS and schedule != "split" and (width > 32 << 10 or singles))
+    loads = (op, dtype, cols) in MANY_LOADS
+    assert shared == (CLUSTERS and schedule != "split" and (width >= 32 << 10 or loads))
     always = schedule == "tile" and width > 128 << 10  # too wide for one program
     if several and cols * dtype.itemsize % 16 == 0:
         few = min(rows for _, rows, _ in tiles)
@@ -102,7 +105,7 @@ def test_few_rows_have_the_bits_of_many_though_their_kernel_is_another(kind: str
              for rows in (len(x), few, 1)]  # fmt: skip
     many, *fewer = (plan for plan in plans if plan is not None)
     assert not many.prompt and len(fewer) == 2
-    clusters = kind == "residual" and cols >= 16384
+    clusters = kind == "residual" and cols >= 8192
     assert all(plan.prompt or (clusters and plan.slices > 1) for plan in fewer)
     every = norm(slice(None))
     strided = torch.cat([x[: few + 5], x[: few + 5]], dim=1)[:, :cols]
@@ -126,11 +129,12 @@ def test_very_many_rows_ask_for_weight_and_bias_late(cols: int) -> None:
 
 #: Rows that do not begin on 16 bytes. Many pass through shared memory, are walked, or are held by one program.
 ANYWHERE = {
-    ("rms_norm", torch.float16): (17387, 20002, 20004, 30001, 35002),
-    ("rms_norm", FP32): (17387, 20002, 30001),
-    ("layer_norm", torch.float16): (20001, 20002, 30001, 35002, 44001),
-    ("layer_norm", FP32): (17387,),
-    ("residual", torch.float16): (20001, 20002),
+    ("rms_norm", torch.float16): (6201, 8002, 12004, 17387, 20002, 20004, 30001, 35002),
+    ("rms_norm", FP32): (6001, 17387, 20002, 30001),
+    ("layer_norm", torch.float16): (8001, 10954, 15132, 20001, 20002, 30001, 35002, 44001),
+    ("layer_norm", FP32): (8001, 17387),
+    ("residual", torch.float16): (8001, 8002, 20001, 20002),
+    ("residual", FP32): (4099,),
 }
 
 

@@ -8,7 +8,8 @@ two is planned.
 
 Programs come and go, or stay, with the next rows on their way (STAGES).
 
-It is written in Gluon, as odd.py, which is for wide rows, one at a time. Triton's interpreter does not know it.
+It is written in Gluon, as odd.py, which is for wide rows, one at a time; through.py has what both do.
+Triton's interpreter does not know it.
 """
 
 import triton.language as tl
@@ -17,26 +18,20 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.runtime.jit import constexpr_function
 
-from onepass.kernels.odd import (
+from onepass.kernels.parts import deviation_of, rstd_of, scale_and_shift
+from onepass.kernels.through import (
+    affine_of,
+    arrived,
     ask_for,
     at,
-    begin_of,
-    bring_end,
     line_of,
-    piece,
-    pieces_of,
-    places_of,
+    rounded,
+    row_of,
+    send,
+    squares_of,
     stacked,
     store_end,
-)
-from onepass.kernels.parts import (
-    PASSING,
-    deviation_of,
-    narrowed,
-    rstd_of,
-    scale_and_shift,
-    wide,
-    with_square,
+    total_of,
 )
 
 
@@ -69,20 +64,6 @@ def ask_for_rows(
             LINE, VECTOR, CHUNK, CHUNKS, by_vector, of_chunks,
         )  # fmt: skip
     async_copy.commit_group()
-
-
-@gluon.jit
-def arrived(
-    slots, slot, p, start, length, outermost, LINE: gl.constexpr, VECTOR: gl.constexpr, by_column: gl.constexpr,
-    in_memory: gl.constexpr,
-):  # fmt: skip
-    """Where in shared memory the rows begin that have come. Of a tensor's outermost ones the ends are brought now."""
-    p_line, shift = line_of(p, start, LINE)
-    if outermost:
-        end = shift + length
-        bring_end(slots, slot, p_line, shift // VECTOR, shift, end, VECTOR, by_column, in_memory)
-        bring_end(slots, slot, p_line, (end - 1) // VECTOR, shift, end, VECTOR, by_column, in_memory)
-    return slot + shift
 
 
 @gluon.jit
@@ -146,12 +127,7 @@ def give_rows(
             blocks = blocks + (values[r * BLOCKS + (i if i < BLOCKS else BLOCKS - 1)],)  # noqa: RUF005
         row = at(slots, slot + shift + r * cols, [COUNT, BLOCK], of_chunks)
         row.store(stacked(blocks, 0, COUNT, BLOCK))
-    for i in gl.static_range(pieces_of(CHUNKS)):
-        o_place = places_of(begin_of(CHUNKS, i), piece(CHUNKS, i), CHUNK, by_vector)
-        place = at(slots, slot + begin_of(CHUNKS, i) * CHUNK, [piece(CHUNKS, i), CHUNK], of_chunks)
-        y = place.load(by_vector).to(p.dtype.element_ty, bitcast=True)
-        m_vector = (o_place // VECTOR >= gl.cdiv(shift, VECTOR)) & (o_place // VECTOR < end // VECTOR)
-        gl.store(p_line + o_place, y, mask=m_vector, eviction_policy=PASSING)
+    send(slots, slot, p, p_line, shift, end, VECTOR, CHUNK, CHUNKS, by_vector, of_chunks)
     if (shift % VECTOR != 0) | (end % VECTOR != 0):
         store_end(slots, slot, p_line, shift // VECTOR, shift, end, VECTOR, by_column, in_memory)
         store_end(slots, slot, p_line, (end - 1) // VECTOR, shift, end, VECTOR, by_column, in_memory)
@@ -210,18 +186,7 @@ def flat_forward(
         )  # fmt: skip
     o_block = gl.arange(0, BLOCK, by_column)
     m_last = (BLOCKS - 1) * BLOCK + o_block < cols
-    weights = ()
-    biases = ()
-    for i in gl.static_range(BLOCKS):
-        o_col = i * BLOCK + o_block
-        weight = 0.0
-        bias = 0.0
-        if WEIGHTED:
-            weight = gl.load(p_weight + o_col, mask=o_col < cols, other=0.0)
-        if BIASED:
-            bias = gl.load(p_bias + o_col, mask=o_col < cols, other=0.0)
-        weights = weights + (weight,)  # noqa: RUF005 (Triton has no unpacking)
-        biases = biases + (bias,)  # noqa: RUF005
+    weights, biases = affine_of(p_weight, p_bias, cols, BLOCK, BLOCKS, by_column)
     count = cols.to(gl.float32)
     slot = 0
     for index in range(gl.program_id(0), gl.cdiv(rows, ROWS), programs):
@@ -244,19 +209,9 @@ def flat_forward(
         for r in gl.static_range(ROWS):
             xs = at(slots, o_x + r * cols, [BLOCKS, BLOCK], in_memory)
             residuals = at(slots, o_residual + r * cols, [BLOCKS, BLOCK], in_memory)
-            for i in gl.static_range(BLOCKS):
-                h = xs.index(i).load(by_column)
-                if ADDED:
-                    h = narrowed(h.to(gl.float32) + residuals.index(i).load(by_column).to(gl.float32), NARROW)
-                if ROUND_SUM is not None:
-                    h = h.to(ROUND_SUM)
-                if i == BLOCKS - 1:
-                    h = gl.where(m_last, h, 0.0).to(h.dtype)
-                held = held + (h,)  # noqa: RUF005
+            held = held + row_of(xs, residuals, m_last, BLOCKS, ADDED, NARROW, ROUND_SUM, by_column)
         if p_sum is not None:
-            sums = ()
-            for i in gl.static_range(ROWS * BLOCKS):
-                sums = sums + (held[i].to(p_sum.dtype.element_ty).to(slots.dtype, bitcast=True),)  # noqa: RUF005
+            sums = rounded(held, ROWS * BLOCKS, p_sum, slots)
             give_rows(
                 slots, slot, p_sum, start, sums, length, cols,
                 LINE, VECTOR, ROWS, BLOCK, BLOCKS, CHUNK, CHUNKS, by_column, by_vector, in_memory, of_chunks,
@@ -268,18 +223,13 @@ def flat_forward(
         if CENTRED:
             parts = ()
             for r in gl.static_range(ROWS):
-                total = gl.zeros([BLOCK], gl.float32, by_column)
-                for i in gl.static_range(BLOCKS):
-                    total += wide(held[r * BLOCKS + i], False)
+                total = total_of(held, r * BLOCKS, BLOCK, BLOCKS, by_column)
                 parts = parts + (column_of(total, BLOCK, by_column),)  # noqa: RUF005
             means = tl.div_rn(row_sums(parts, lane, ROWS), count)
         parts = ()
         for r in gl.static_range(ROWS):
             mean = own(means, r, ROWS, BLOCK, by_column) if CENTRED else 0.0
-            squares = gl.zeros([BLOCK], gl.float32, by_column)
-            for i in gl.static_range(BLOCKS):
-                deviation = deviation_of(held[r * BLOCKS + i], mean, m_last, CENTRED, False, i == BLOCKS - 1)
-                squares = with_square(squares, deviation, NARROW)
+            squares = squares_of(held, r * BLOCKS, mean, m_last, BLOCK, BLOCKS, CENTRED, NARROW, by_column)
             parts = parts + (column_of(squares, BLOCK, by_column),)  # noqa: RUF005
         rstds = rstd_of(row_sums(parts, lane, ROWS), count, eps, NARROW)
         row = first + lane // (32 // ROWS)
@@ -298,7 +248,8 @@ def flat_forward(
                 y = scale_and_shift(
                     deviation, rstd, weights[i], biases[i], offset, WEIGHTED, BIASED, SHIFTED, X_HAT, NARROW, False
                 )
-                ys = ys + (y.to(p_y.dtype.element_ty).to(slots.dtype, bitcast=True),)  # noqa: RUF005
+                ys = ys + (y,)  # noqa: RUF005
+        ys = rounded(ys, ROWS * BLOCKS, p_y, slots)
         give_rows(
             slots, slot + OTHER, p_y, start, ys, length, cols,
             LINE, VECTOR, ROWS, BLOCK, BLOCKS, CHUNK, CHUNKS, by_column, by_vector, in_memory, of_chunks,

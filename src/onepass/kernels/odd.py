@@ -22,80 +22,25 @@ import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
-from triton.runtime.jit import constexpr_function
 
-from onepass.kernels.parts import (
-    PASSING,
-    deviation_of,
-    lane_and_row,
-    narrowed,
-    row_start,
-    rstd_of,
-    scale_and_shift,
-    wide,
-    with_square,
+from onepass.kernels.parts import deviation_of, lane_and_row, row_start, rstd_of, scale_and_shift
+from onepass.kernels.through import (
+    affine_of,
+    arrived,
+    ask_for,
+    at,
+    begin_of,
+    line_of,
+    piece,
+    pieces_of,
+    rounded,
+    row_of,
+    send,
+    squares_of,
+    stacked,
+    store_end,
+    total_of,
 )
-
-
-@constexpr_function
-def pieces_of(count):
-    """Into how many powers of two a number falls."""
-    return count.bit_count()
-
-
-@constexpr_function
-def piece(count, index):
-    """One of these, the largest first."""
-    return [1 << bit for bit in reversed(range(count.bit_length())) if count >> bit & 1][index]
-
-
-@constexpr_function
-def begin_of(count, index):
-    """The sum of those before it."""
-    return count // (2 * piece(count, index)) * (2 * piece(count, index))
-
-
-@gluon.jit
-def at(slots, place, SHAPE: gl.constexpr, layout: gl.constexpr):
-    """Shared memory from a place on that is known when the program runs."""
-    return slots.index(place)._reinterpret(slots.dtype, SHAPE, layout)
-
-
-@gluon.jit
-def line_of(p, start, LINE: gl.constexpr):
-    """The line of memory in which element `start` of a tensor lies, and how many elements come before it there."""
-    BYTES: gl.constexpr = p.dtype.element_ty.primitive_bitwidth // 8
-    shift = p.to(gl.int64) // BYTES % LINE
-    start += shift
-    return gl.multiple_of(p - shift, LINE * BYTES) + start // LINE * LINE, (start % LINE).to(gl.int32)
-
-
-@gluon.jit
-def places_of(FIRST: gl.constexpr, COUNT: gl.constexpr, CHUNK: gl.constexpr, by_vector: gl.constexpr):
-    """COUNT chunks from the FIRST on, a row each."""
-    chunk = FIRST + gl.arange(0, COUNT, gl.SliceLayout(1, by_vector))[:, None]
-    return chunk * CHUNK + gl.arange(0, CHUNK, gl.SliceLayout(0, by_vector))[None, :]
-
-
-@gluon.jit
-def ask_for(
-    slots, slot, p, start, cols, outermost, exists, LINE: gl.constexpr, VECTOR: gl.constexpr, CHUNK: gl.constexpr,
-    CHUNKS: gl.constexpr, by_vector: gl.constexpr, of_chunks: gl.constexpr,
-):  # fmt: skip
-    """A row on its way to a slot, and with it what else lies in its first and its last vector.
-
-    The outermost rows of a tensor leave these out, since they could reach beyond it.
-    """
-    p_line, shift = line_of(p, start, LINE)
-    first = gl.where(outermost, gl.cdiv(shift, VECTOR), shift // VECTOR)
-    end = gl.where(outermost, (shift + cols) // VECTOR, gl.cdiv(shift + cols, VECTOR))
-    end = gl.where(exists, end, 0)
-    # The compiler puts a barrier before each copy, so that they are few: of as many chunks as a power of two.
-    for i in gl.static_range(pieces_of(CHUNKS)):
-        o_place = places_of(begin_of(CHUNKS, i), piece(CHUNKS, i), CHUNK, by_vector)
-        place = at(slots, slot + begin_of(CHUNKS, i) * CHUNK, [piece(CHUNKS, i), CHUNK], of_chunks)
-        m_vector = (o_place // VECTOR >= first) & (o_place // VECTOR < end)
-        async_copy.async_copy_global_to_shared(place, p_line + o_place, mask=m_vector)
 
 
 @gluon.jit
@@ -120,41 +65,6 @@ def ask_for_row(
 
 
 @gluon.jit
-def bring_end(
-    slots, slot, p_line, vector, shift, end, VECTOR: gl.constexpr, by_column: gl.constexpr, in_memory: gl.constexpr
-):
-    """What a row has of a vector, element by element."""
-    o_place = vector * VECTOR + gl.arange(0, VECTOR, by_column)
-    h = gl.load(p_line + o_place, mask=(o_place >= shift) & (o_place < end), other=0.0)
-    at(slots, slot + vector * VECTOR, [VECTOR], in_memory).store(h)
-
-
-@gluon.jit
-def row_of(
-    slots, slot, p, start, cols, outermost, LINE: gl.constexpr, VECTOR: gl.constexpr, BLOCK: gl.constexpr,
-    BLOCKS: gl.constexpr, by_column: gl.constexpr, in_memory: gl.constexpr,
-):  # fmt: skip
-    """Where the blocks of a row are that has come."""
-    p_line, shift = line_of(p, start, LINE)
-    if outermost:
-        end = shift + cols
-        bring_end(slots, slot, p_line, shift // VECTOR, shift, end, VECTOR, by_column, in_memory)
-        bring_end(slots, slot, p_line, (end - 1) // VECTOR, shift, end, VECTOR, by_column, in_memory)
-    return at(slots, slot + shift, [BLOCKS, BLOCK], in_memory)
-
-
-@gluon.jit
-def store_end(
-    slots, slot, p_line, vector, shift, end, VECTOR: gl.constexpr, by_column: gl.constexpr, in_memory: gl.constexpr
-):
-    """What a row has of a vector that is not its own alone."""
-    o_place = vector * VECTOR + gl.arange(0, VECTOR, by_column)
-    y = at(slots, slot + vector * VECTOR, [VECTOR], in_memory).load(by_column)
-    y = y.to(p_line.dtype.element_ty, bitcast=True)
-    gl.store(p_line + o_place, y, mask=(o_place >= shift) & (o_place < end))
-
-
-@gluon.jit
 def give(
     slots, slot, p, start, values, cols, LINE: gl.constexpr, VECTOR: gl.constexpr, BLOCK: gl.constexpr,
     BLOCKS: gl.constexpr, CHUNK: gl.constexpr, CHUNKS: gl.constexpr, by_column: gl.constexpr, by_vector: gl.constexpr,
@@ -166,21 +76,19 @@ def give(
     for i in gl.static_range(pieces_of(BLOCKS)):
         place = at(slots, slot + shift + begin_of(BLOCKS, i) * BLOCK, [piece(BLOCKS, i), BLOCK], of_chunks)
         place.store(stacked(values, begin_of(BLOCKS, i), piece(BLOCKS, i), BLOCK))
-    for i in gl.static_range(pieces_of(CHUNKS)):
-        o_place = places_of(begin_of(CHUNKS, i), piece(CHUNKS, i), CHUNK, by_vector)
-        place = at(slots, slot + begin_of(CHUNKS, i) * CHUNK, [piece(CHUNKS, i), CHUNK], of_chunks)
-        y = place.load(by_vector).to(p.dtype.element_ty, bitcast=True)
-        m_vector = (o_place // VECTOR >= gl.cdiv(shift, VECTOR)) & (o_place // VECTOR < end // VECTOR)
-        gl.store(p_line + o_place, y, mask=m_vector, eviction_policy=PASSING)
+    send(slots, slot, p, p_line, shift, end, VECTOR, CHUNK, CHUNKS, by_vector, of_chunks)
     store_end(slots, slot, p_line, shift // VECTOR, shift, end, VECTOR, by_column, in_memory)
     store_end(slots, slot, p_line, (end - 1) // VECTOR, shift, end, VECTOR, by_column, in_memory)
 
 
 @gluon.jit
-def packed(weight, bias):
+def packed(weights, biases, BLOCKS: gl.constexpr):
     """Weight and bias of 16 bits each in one register, which they share until a row is there."""
-    weight = weight.to(gl.int16, bitcast=True).to(gl.int32) << 16
-    return weight | (bias.to(gl.int16, bitcast=True).to(gl.int32) & 0xFFFF)
+    pairs = ()
+    for i in gl.static_range(BLOCKS):
+        weight = weights[i].to(gl.int16, bitcast=True).to(gl.int32) << 16
+        pairs = pairs + (weight | (biases[i].to(gl.int16, bitcast=True).to(gl.int32) & 0xFFFF),)  # noqa: RUF005
+    return pairs
 
 
 @gluon.jit
@@ -198,31 +106,11 @@ def unpacked(pair, dtype: gl.constexpr):
 
 
 @gluon.jit
-def affine_of(weight, bias, p_weight, PAIRED: gl.constexpr):
+def affine_from(weight, bias, p_weight, PAIRED: gl.constexpr):
     if PAIRED:
         return unpacked(weight, p_weight.dtype.element_ty)
     else:
         return weight, bias
-
-
-@gluon.jit
-def pairs(blocks, FIRST: gl.constexpr, HALF: gl.constexpr):
-    joined = ()
-    for i in gl.static_range(HALF):
-        joined = joined + (gl.join(blocks[FIRST + i], blocks[FIRST + HALF + i]),)  # noqa: RUF005
-    return joined
-
-
-@gluon.jit
-def stacked(blocks, FIRST: gl.constexpr, COUNT: gl.constexpr, BLOCK: gl.constexpr):
-    """COUNT blocks, a power of two, as the rows of one: stored at once, with one barrier."""
-    if COUNT == 1:
-        return gl.reshape(blocks[FIRST], [1, BLOCK])
-    else:
-        joined = pairs(blocks, FIRST, COUNT // 2)
-        for i in gl.static_range(1, COUNT.bit_length() - 1):
-            joined = pairs(joined, 0, COUNT >> (i + 1))
-        return gl.permute(gl.reshape(joined[0], [BLOCK, COUNT]), [1, 0])
 
 
 @gluon.jit
@@ -291,21 +179,9 @@ def odd_forward(
         )  # fmt: skip
     o_block = gl.arange(0, BLOCK, by_column)
     m_last = (BLOCKS - 1) * BLOCK + o_block < cols
-    weights = ()
-    biases = ()
-    for i in gl.static_range(BLOCKS):
-        o_col = i * BLOCK + o_block
-        weight = 0.0
-        bias = 0.0
-        if WEIGHTED:
-            weight = gl.load(p_weight + o_col, mask=o_col < cols, other=0.0)
-        if BIASED:
-            bias = gl.load(p_bias + o_col, mask=o_col < cols, other=0.0)
-        if PAIRED:
-            weight = packed(weight, bias)
-            bias = 0.0
-        weights = weights + (weight,)  # noqa: RUF005
-        biases = biases + (bias,)  # noqa: RUF005
+    weights, biases = affine_of(p_weight, p_bias, cols, BLOCK, BLOCKS, by_column)
+    if PAIRED:
+        weights = packed(weights, biases, BLOCKS)
     count = cols.to(gl.float32)
 
     slot = 0
@@ -322,45 +198,30 @@ def odd_forward(
         outermost = (index == 0) | (index == rows * lanes - 1)
         o_stat = row_start(row, lane, stat_row, stat_lane, 1)
         o_y = row_start(row, lane, y_row, y_lane, ALIGN)
-        xs = row_of(
-            slots, slot, p_x, row_start(row, lane, x_row, x_lane, ALIGN), cols, outermost,
-            LINE, VECTOR, BLOCK, BLOCKS, by_column, in_memory,
-        )  # fmt: skip
+        o_x = row_start(row, lane, x_row, x_lane, ALIGN)
+        o_x = arrived(slots, slot, p_x, o_x, cols, outermost, LINE, VECTOR, by_column, in_memory)
+        xs = at(slots, o_x, [BLOCKS, BLOCK], in_memory)
+        residuals = xs
         if ADDED:
-            residuals = row_of(
-                slots, slot + OTHER, p_residual, row_start(row, lane, residual_row, residual_lane, ALIGN), cols,
-                outermost, LINE, VECTOR, BLOCK, BLOCKS, by_column, in_memory,
-            )  # fmt: skip
-        held = ()
-        for i in gl.static_range(BLOCKS):
-            h = xs.index(i).load(by_column)
-            if ADDED:
-                h = narrowed(h.to(gl.float32) + residuals.index(i).load(by_column).to(gl.float32), NARROW)
-            if ROUND_SUM is not None:
-                h = h.to(ROUND_SUM)
-            if i == BLOCKS - 1:
-                h = gl.where(m_last, h, 0.0).to(h.dtype)
-            held = held + (h,)  # noqa: RUF005
+            o_residual = row_start(row, lane, residual_row, residual_lane, ALIGN)
+            o_residual = arrived(
+                slots, slot + OTHER, p_residual, o_residual, cols, outermost, LINE, VECTOR, by_column, in_memory
+            )
+            residuals = at(slots, o_residual, [BLOCKS, BLOCK], in_memory)
+        held = row_of(xs, residuals, m_last, BLOCKS, ADDED, NARROW, ROUND_SUM, by_column)
         if p_sum is not None:
-            sums = ()
-            for i in gl.static_range(BLOCKS):
-                sums = sums + (held[i].to(p_sum.dtype.element_ty).to(slots.dtype, bitcast=True),)  # noqa: RUF005
+            sums = rounded(held, BLOCKS, p_sum, slots)
             give(
                 slots, slot, p_sum, o_y, sums, cols, LINE, VECTOR, BLOCK, BLOCKS, CHUNK, CHUNKS, by_column, by_vector,
                 in_memory, of_chunks,
             )  # fmt: skip
         mean = 0.0
         if CENTRED:
-            total = gl.zeros([BLOCK], gl.float32, by_column)
-            for i in gl.static_range(BLOCKS):
-                total += wide(held[i], False)
+            total = total_of(held, 0, BLOCK, BLOCKS, by_column)
             mean = tl.div_rn(gl.sum(total, 0), count)
         if p_mean is not None:
             gl.store(p_mean + o_stat, mean)
-        squares = gl.zeros([BLOCK], gl.float32, by_column)
-        for i in gl.static_range(BLOCKS):
-            deviation = deviation_of(held[i], mean, m_last, CENTRED, False, i == BLOCKS - 1)
-            squares = with_square(squares, deviation, NARROW)
+        squares = squares_of(held, 0, mean, m_last, BLOCK, BLOCKS, CENTRED, NARROW, by_column)
         rstd = rstd_of(gl.sum(squares, 0), count, eps, NARROW)
         if p_rstd is not None:
             gl.store(p_rstd + o_stat, rstd)
@@ -368,11 +229,12 @@ def odd_forward(
         ys = ()
         for i in gl.static_range(BLOCKS):
             deviation = deviation_of(held[i], mean, None, CENTRED, False, False)
-            own = affine_of(weights[i], biases[i], p_weight, PAIRED)
+            own = affine_from(weights[i], biases[i], p_weight, PAIRED)
             y = scale_and_shift(
                 deviation, rstd, own[0], own[1], offset, WEIGHTED, BIASED, SHIFTED, X_HAT, NARROW, False
             )
-            ys = ys + (y.to(p_y.dtype.element_ty).to(slots.dtype, bitcast=True),)  # noqa: RUF005
+            ys = ys + (y,)  # noqa: RUF005 (Triton has no unpacking)
+        ys = rounded(ys, BLOCKS, p_y, slots)
         give(
             slots, slot + OTHER, p_y, o_y, ys, cols, LINE, VECTOR, BLOCK, BLOCKS, CHUNK, CHUNKS, by_column, by_vector,
             in_memory, of_chunks,

@@ -36,6 +36,7 @@ class BackwardThresholds:
         Tile(4096, 2, 8, 1, 3),
         Tile(5120, 1, 4, 2, 3, block=1024),
         Tile(6144, 1, 8, 1, 4, block=2048),
+        Tile(6656, 1, 8, 1, 4, block=2048, narrows=False),
         Tile(8192, 1, 16, 1, 3),
         Tile(16384, 1, 8, 1, 3, block=2048),
     )
@@ -55,7 +56,7 @@ class BackwardThresholds:
         *backward_tiles[16:18],
         Tile(5120, 1, 4, 2, 3, block=1024, narrows=False),
         Tile(6144, 1, 8, 1, 3, block=2048),
-        *backward_tiles[20:],
+        *backward_tiles[21:],
     )
     #: LayerNorm's accumulates dB too. With 16 warps it spills at 8,192 columns: 262 us against 203 with 8, at 16,384
     #: rows. One stage more hides its second sum: 198 us against 205 at 4,096 columns, 300 against 334 at 6,144. From
@@ -99,11 +100,21 @@ class BackwardThresholds:
     #: at 7,500 x 96, of which many have it too. LayerNorm 5.6 against 6.3 at 7,500 x 64, 8.9 against 9.8 at 20,000 x
     #: 128, 14.9 against 16.8 at 48,000; few of 65 columns and more in yet smaller programs, 3.9 against 4.3 at 500 x
     #: 80, and those of fp32.
-    backward_short: tuple[tuple[int, int, int, Tile], ...] = ((49, 96, 32768, Tile(96, 8, 1, 4, 4, block=64)),)
-    summed_backward_short: tuple[tuple[int, int, int, Tile], ...] = ((49, 64, 32768, backward_short[0][-1]),)
+    #: From 65 to 96 columns in narrower blocks: 9.1 us against 9.6 at 30,000 x 96, 4.7 against 5.0 at 5,000 x 72,
+    #: LayerNorm 10.0 against 11.0 at 30,000 x 72; of 96, which fill them, 16.4 against 18.1 at 69,781, LayerNorm 17.9
+    #: against 19.7, and 56.3 against 59.1 at 338,541. LayerNorm of 128 columns 19.4 against 21.6 at 69,781.
+    backward_short: tuple[tuple[int, int, int, Tile], ...] = (
+        (49, 64, 32768, Tile(64, 8, 1, 4, 4)),
+        (65, 88, 32768, Tile(88, 8, 1, 4, 4, block=32)),
+        (89, 96, 131072, Tile(96, 8, 1, 4, 4, block=32)),
+    )
+    summed_backward_short: tuple[tuple[int, int, int, Tile], ...] = backward_short[:1]
     centred_backward_short: tuple[tuple[int, int, int, Tile], ...] = (
         (65, 128, 1000, backward_tiles[5]),
-        (49, 128, 65536, Tile(128, 8, 1, 4, 4, block=64)),
+        (49, 64, 65536, backward_short[0][-1]),
+        (65, 88, 65536, backward_short[1][-1]),
+        (89, 96, 1 << 20, Tile(96, 8, 1, 8, 3, block=32)),
+        (97, 128, 131072, Tile(128, 8, 1, 4, 4, block=64)),
     )
     centred_fp32_backward_short: tuple[tuple[int, int, int, Tile], ...] = ((65, 128, 32768, backward_tiles[5]),)
     #: Of rows at odd addresses, by columns of any dtype. In pieces of 2 bytes: 42 us against 52 at 4,093 x 4,099. Short
@@ -166,13 +177,15 @@ class BackwardThresholds:
     #: against 7.6 at 425 x 369, LayerNorm 12.8 against 16.1 at 8,000; 19.0 against 18.5 at 20,000 x 301, 9.0 against
     #: 8.4 at 5,000 x 175; the shortest do not gain, 5.8 against 5.5 at 3,000 x 49 with a residual. Others fewer
     #: programs, whose partials are soon summed: 10.4 us against 11.7 at 2,500 x 1,001, LayerNorm 11.9 against 13.7,
-    #: with a residual 13.3 against 16.8, and 10.2 against 12.2 at 1,661 x 675; but 10.4 against 10.0 at 4,000 x 433.
+    #: with a residual 13.3 against 16.8, and 10.2 against 12.2 at 1,661 x 675; a warp each 6.5 against 7.6 at 1,447 x
+    #: 533, LayerNorm 7.8 against 9.3, 9.4 against 10.5 at 3,000; but 12.1 against 11.4 at 8,000 x 433.
     turns_few: tuple[tuple[int, int, int, Tile], ...] = (
         (65, 224, 4096, turns_tiles[3]),
         (225, 400, 16384, turns_tiles[3]),
-        (601, 1030, 4096, turns_tiles[4]),
+        (401, 800, 4096, Tile(800, 1, 1, 4, 4, block=128)),
+        (801, 1030, 4096, turns_tiles[4]),
     )
-    summed_turns_few: tuple[tuple[int, int, int, Tile], ...] = (*turns_few[:-1], (401, 1030, 4096, turns_tiles[4]))
+    summed_turns_few: tuple[tuple[int, int, int, Tile], ...] = (*turns_few[:2], (401, 1030, 4096, turns_tiles[4]))
     #: In fp32, with fewer stages and narrower blocks: 57 us against 62 at 39,260 x 433, LayerNorm 59 against 63; 56.8
     #: against 64 at 21,223 x 801, LayerNorm 58 against 65 at 16,983 x 1,001, but 64 against 62 at 28,286 x 601; with a
     #: residual 73 against 82 there, 75 against 83 at 801 columns, but 87 against 81 at 1,001.

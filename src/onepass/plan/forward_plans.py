@@ -46,11 +46,13 @@ def _planned(problem: Problem, device: Device, centred: bool, align: int) -> Pla
         if plan is not None:
             return plan
     if choice.schedule == "flat" and problem.dense and not _few_odd_rows(problem, device):
-        return _flat(problem, device, tile, centred)
+        plan = _flat(problem, device, tile, centred)
+        if plan is not None:
+            return plan
     if choice.schedule in ("tile", "odd", "flat"):
         plan = tiles_of(problem, _batch_invariant(problem, tile, centred, align))
         plan = _at_once(problem, plan, align) if centred else plan
-        shared = _shared(problem, device, plan, align)
+        shared = _shared(problem, device, plan, centred, align)
         if shared.slices > 1:
             return shared
         if tile.late is None:
@@ -91,8 +93,10 @@ def _through_shared_memory(problem: Problem, device: Device, tile: Tile, centred
     return replace(plan, programs=min(rows, device.sms * (most if few else min(most, per_sm))), registers=registers)
 
 
-def _flat(problem: Problem, device: Device, tile: Tile, centred: bool) -> Plan:
-    """Some rows at once through shared memory, by a warp."""
+def _flat(problem: Problem, device: Device, tile: Tile, centred: bool) -> Plan | None:
+    """Some rows at once through shared memory, by a warp. None where the kernel is not for it."""
+    if not device.gluon or not _suits_shared_memory(problem):
+        return None
     t, block, alone = in_force.thresholds(), block_of(tile, problem), problem.residual is None
     blocks = cdiv(problem.cols, block)
     stages = 2 if alone and (centred or problem.cols >= t.flat_staged_from) else 1
@@ -122,7 +126,7 @@ def _held_or_walked(problem: Problem, device: Device, tile: Tile, centred: bool,
     t, block, rows = in_force.thresholds(), block_of(tile, problem), problem.rows * problem.lanes
     if rows <= device.sms * t.held_per_sm:
         held = Plan("tile", 1, block, tile.warps, rows, cdiv(problem.cols, block), as_walked=True)
-        held = _shared(problem, device, held, align)
+        held = _shared(problem, device, held, centred, align)
         # What is asked for early: the row, or both that make it and their sum, and weight and bias.
         row = problem.x.itemsize if problem.residual is None else 4 + problem.residual.itemsize
         column = row + itemsize(problem.weight) + itemsize(problem.bias)
@@ -207,13 +211,12 @@ def _prompt(problem: Problem, device: Device, plan: Plan, centred: bool, align: 
     return replace(plan, prompt=True, affine_first=plan.affine_first or (affine and undivided))
 
 
-def _shared(problem: Problem, device: Device, plan: Plan, align: int) -> Plan:
+def _shared(problem: Problem, device: Device, plan: Plan, centred: bool, align: int) -> Plan:
     """The plan for a program a row or, where wide rows are few, for a cluster of programs that have its warps between
     them. Either way a row lies over the same threads, and its bits are the same.
     """
-    t = in_force.thresholds()
     few = problem.rows * problem.lanes <= _most_shared(problem, device, plan, align)
-    if not device.clusters or not few or plan.rows > 1 or plan.warps < t.shared_warps:
+    if not device.clusters or not few or plan.rows > 1 or not _worth_sharing(problem, plan, centred, align):
         return plan
     # The compiler must lay a row out by vectors of a known width: tensors of other widths may change it. Groups of
     # columns would have to lie in one program, and two launches to agree on what the first leaves in the L2.
@@ -228,6 +231,15 @@ def _shared(problem: Problem, device: Device, plan: Plan, align: int) -> Plan:
         plan, block=plan.block // CLUSTER, warps=plan.warps // CLUSTER, programs=plan.programs * CLUSTER,
         slices=CLUSTER, unit=32 * vector,
     )  # fmt: skip
+
+
+def _worth_sharing(problem: Problem, plan: Plan, centred: bool, align: int) -> bool:
+    """Whether a row has so many warps, or its threads so many loads each, that a cluster is sooner done with it."""
+    t, piece = in_force.thresholds(), piece_of(problem.x, align)
+    if plan.warps >= t.shared_warps or plan.warps < CLUSTER or problem.quantized:
+        return plan.warps >= t.shared_warps
+    loads = plan.elements * problem.x.itemsize // piece * (1 if problem.residual is None else 2)
+    return loads >= (t.shared_centred_singles if centred and piece == problem.x.itemsize else t.shared_loads)
 
 
 def _most_shared(problem: Problem, device: Device, plan: Plan, align: int) -> int:
@@ -255,9 +267,9 @@ def forward_choice(problem: Problem, device: Device, centred: bool, align: int) 
         odd = fitting(t.odd_centred_forward_tiles if centred else t.odd_forward_tiles, problem.cols)
         if held == 4 and not centred:
             odd = between(t.odd_summed_between, problem.cols) or odd
-        if problem.x.itemsize == 4 and not centred:
-            alone = problem.residual is None
-            odd = between(t.odd_fp32_between if alone else t.odd_summed_fp32_between, problem.cols) or odd
+        if problem.x.itemsize == 4:
+            whole = t.odd_fp32_between if problem.residual is None else t.odd_summed_fp32_between
+            odd = between(t.odd_centred_fp32_between if centred else whole, problem.cols) or odd
         if piece_of(problem.x, align) == 2 and (centred or plain):
             odd = between(t.single_centred_between if centred else t.single_between, problem.cols) or odd
         if odd is not None:
@@ -283,6 +295,8 @@ def forward_choice(problem: Problem, device: Device, centred: bool, align: int) 
         tile = between(t.summed_between, columns) or tile
     if centred and plain and held == 2 and piece > 4:
         tile = between(t.late_centred_between, columns) or tile
+    if centred and plain and held == 4 and piece == 16:
+        tile = between(t.centred_fp32_between, columns) or tile
     if centred and plain and held == 2 and piece == 4 and problem.cols >= t.half_odd_centred_from:
         tile = fitting(t.half_odd_centred_tiles, columns) or tile
     single = piece == 2 or (centred and plain and piece == problem.x.itemsize)
@@ -353,7 +367,8 @@ def _single(problem: Problem, centred: bool) -> Tile:
 def _batch_invariant(problem: Problem, tile: Tile, centred: bool, align: int) -> Tile:
     """The tile for many or for few short rows. A row lies over the same threads in both, so its bits are the same."""
     t = in_force.thresholds()
-    if tile.rows == 1 or problem.rows >= t.block_row_min_rows:
+    shortest = problem.cols * problem.x.itemsize <= t.shortest_bytes
+    if tile.rows == 1 or problem.rows >= (t.shortest_min_rows if shortest else t.block_row_min_rows):
         return tile
     block, vector = block_of(tile, problem), vector_of(problem, align)
     if align < 16 // problem.x.itemsize:

@@ -14,7 +14,12 @@ class ForwardThresholds:
     #: each thread one vector, which spreads a small problem over more SMs; but two, four, up to 16 of these together,
     #: as long as there would be more programs than so many, and one has no more elements than so many: LayerNorm of 849
     #: x 128 1.98 us in 54 programs against 2.18 in 14, of 3,000 x 256 2.6 in 94 against 2.75 in 188.
+    #: The shortest, of no more than so many bytes, have these from more rows on: 1.84 us against 2.03 at 12,000 x 24,
+    #: LayerNorm 2.37 against 2.46 at 13,739 x 40; with a residual level at 8,000 x 48, but 2.6 against 2.5 at 8,000 x
+    #: 96.
     block_row_min_rows: int = 4096
+    shortest_min_rows: int = 16384
+    shortest_bytes: int = 96
     small_programs: int = 64
     small_elements: int = 8192
     small_warps: int = 16
@@ -52,9 +57,14 @@ class ForwardThresholds:
     #: Short ones of nothing but x, of 16 bits, that begin on 8 bytes at least, RMSNorm's and LayerNorm's, in narrower
     #: blocks, which reach less far beyond the row: 33.6 us against 42.4 at 1,625,000 x 20, LayerNorm 37.0 against 54.8;
     #: 34.8 against 38.1 at 902,777 x 36, LayerNorm 36.8 against 48.6; level at 500 and 6,000 rows, but LayerNorm of
-    #: 500 x 36 1.95 against 1.77.
+    #: 500 x 36 1.95 against 1.77. LayerNorm of 65 to 80 columns 33.8 against 37.4 at 451,388 x 72, 33.0 against 35.0 at
+    #: 406,250 x 80, 4.8 against 5.4 at 40,000 x 72, few within 3 %; RMSNorm is level or slower.
     short_between: Between = ((17, Tile(24, 64, 4, block=8)), (33, Tile(48, 32, 4, block=16)))
-    short_centred_between: Between = ((17, Tile(24, 64, 4, block=8)), (33, Tile(48, 16, 1, block=16)))
+    short_centred_between: Between = (
+        (17, Tile(24, 64, 4, block=8)),
+        (33, Tile(48, 16, 1, block=16)),
+        (65, Tile(80, 16, 2, block=16)),
+    )
     #: With a residual of 16 bits, by twice the columns. A warp a row: 6.5 us against 7.2 at 2,500 x 960, 8.2 against
     #: 9.3 at 4,000 x 896, 18.2 against 19.0 at 8,738 x 960; few are level, but 5.0 against 4.7 at 1,600 x 1,024. And
     #: narrower blocks: 8.9 against 9.7 at 1,000 x 4,096, 17.7 against 18.1 at 2,048 rows, 18.7 against 19.9 at 2,048 x
@@ -142,13 +152,21 @@ class ForwardThresholds:
         Tile(9216, 1, 8, block=2048, late=16),
         Tile(16384, 1, 8, block=2048, late=2, narrows=False),
     )
+    #: In fp32, by twice the columns, in blocks half as wide: 5.0 us against 5.7 at 6,226 x 264, 5.2 against 6.0 at 320
+    #: columns, 32.2 against 33.7 at 61,553 x 264, level at 6,226 x 384.
+    centred_fp32_between: Between = ((513, Tile(768, 4, 2, block=128)),)
     #: Of nothing but x, of 16 bits, from so many columns on up to a tile's: late where rows are very many, and first
     #: where they are fewer. 62.6 us against 67.1 at 18,000 x 3,584, 56.1 against 59.3 at 3,080 columns, 58.0 against
     #: 60.7 at 11,160 x 5,376, 58.8 against 61.7 at 9,014 x 6,656; level at 6,144, and 60.5 against 59.1 at 7,324 x
-    #: 8,192. In fp32 they are 2 % slower.
+    #: 8,192. In fp32 they are 2 % slower. The widest as soon as an SM has two rows, which would else come one behind
+    #: the other: 5.9 us against 7.5 at 133 x 16,384, 6.7 against 8.2 at 133 x 19,136, 12.0 against 14.3 at 264 x
+    #: 32,768; but 6.0 against 5.8 at 133 x 15,000, and in fp32 6.0 against 5.0 at 133 x 8,192.
     late_centred_between: Between = (
         (3073, Tile(3584, 1, 4, block=512, late=64)),
         (5121, Tile(7680, 1, 4, block=1024, late=32)),
+        (16384, Tile(16384, 1, 8, block=2048, late=1, narrows=False)),
+        (16385, Tile(20480, 1, 16, block=4096, late=1, ahead=0)),
+        (20481, Tile(32768, 1, 16, block=4096, late=1, registers=64, narrows=False)),
     )
     #: Of nothing but x, of 16 bits, whose rows begin on 4 bytes and not on 8, from so many columns on: two elements a
     #: thread, 65 us against 78 at 32,739 x 2,050, 65 against 80 at 26,195 x 2,562, 65 against 78 at 16,371 x 4,098, 3.9
@@ -222,6 +240,9 @@ class ForwardThresholds:
         Tile(256, 8, 4, block=32),
         odd_forward_tiles[-1],
     )
+    #: LayerNorm's in fp32 a row a warp: 2.1 us against 2.3 at 1,097 x 147, 2.9 against 3.0 at 4,000 x 131, many level;
+    #: but 3.8 against 3.5 at 4,000 x 201.
+    odd_centred_fp32_between: Between = ((129, Tile(160, 4, 4, block=32)),)
     #: In pieces of 2 bytes: 78 us against 85 at 431,654 x 139, 75 against 80.5 at 342,857 x 175, 17.2 against 19.1 at
     #: 49,423 x 231; level at 255 columns, where 8,000 rows take 5.2 against 4.9; and 2,000 to 8,000 rows lose 3
     #: to 12 % at the others too, 0.1 to 0.3 us. In fp32, or in pieces of 4, slower. The shortest in blocks of eight: 69
@@ -233,8 +254,8 @@ class ForwardThresholds:
     #: residual: some at once through shared memory (kernels/flat.py), where they are dense and have so many elements
     #: for each SM or more, and else in these tiles, with the same bits. 37.6 us against 42.6 at 349,462 x 93, LayerNorm
     #: 43.4 against 49.2, with a residual 66.6 against 83.9; 34.3 against 37.9 at 129,482 x 251, 36.0 against 42.1, 66.2
-    #: against 79; 5.1 against 5.8 at 20,000 x 127. LayerNorm of 77 columns, RMSNorm of 45 and of 33 with a residual are
-    #: level or slower, and so are fewer rows: 3.0 against 2.8 at 5,000 x 127.
+    #: against 79; 5.1 against 5.8 at 20,000 x 127. LayerNorm of 77 columns, RMSNorm of 33 and 39, and of 33
+    #: with a residual are level or slower, and so are fewer rows: 3.0 against 2.8 at 5,000 x 127.
     flat_from: tuple[int, int, int] = (49, 81, 41)
     flat_elements: int = 12288
     flat_tiles: tuple[Tile, ...] = (
@@ -321,11 +342,19 @@ class ForwardThresholds:
     registers_beside: tuple[int, int] = (16, 32)
     #: Rows as few as these, if they have so many warps, are shared by a cluster of eight programs: 2.8 us against 6.5
     #: at 1 x 54,976, 4.9 against 5.3 at 64 x 32,768, and 8.3 against 7.0 at 128 x 32,768. With a residual 3.0 against
-    #: 3.6 at 16 x 16,384, and 4.8 against 4.5 at 64 x 16,384. Eight warps, 8,192 columns, are level for one row.
+    #: 3.6 at 16 x 16,384, 3.5 against 3.9 at 32, and 4.8 against 4.5 at 64.
     shared_warps: int = 16
-    shared_rows: int = 16
+    shared_rows: int = 32
     shared_widest_from: int = 16384
     shared_widest_rows: int = 64
+    #: Of eight warps, a warp a program, where a thread would have so many loads of x and residual, and LayerNorm's that
+    #: are loaded element by element so many: 2.2 us against 2.6 at 1 x 16,384, 2.6 against 3.5 at 3 x 12,001, with a
+    #: residual 3.4 against 4.9; in fp32 with a residual 2.0 against 2.6 at 1 x 4,096, 3.0 against 4.2 at 32 x 8,192;
+    #: LayerNorm 2.9 against 3.3 at 1 x 16,384, 3.3 against 4.1 at 3 x 12,001, 3.2 against 3.5 at 10,953. With fewer
+    #: loads it is level, or slower: 1.9 against 1.7 at 1 x 4,096 in fp32, LayerNorm 2.8 against 2.5 at 1 x 6,144, 2.8
+    #: against 2.6 at 3 x 6,201.
+    shared_loads: int = 8
+    shared_centred_singles: int = 31
     #: Of rows that do not begin on 16 bytes so many: 2.8 us against 4.8 at 8 x 20,001, 3.5 against 6.3 at 8 x 20,001
     #: of LayerNorm's, 5.7 against 8.5 at 32 with a residual; but 8.0 against 6.9 at 64. Wider ones as many as above
     #: and, element by element, so many for each SM: LayerNorm 3.8 us against 12.4 at 8 x 35,085, 21.3 against 31.4 at

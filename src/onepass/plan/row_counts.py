@@ -20,6 +20,7 @@ def row_counts_apart(prompt: int = 0) -> tuple[int, ...]:
     most |= {rows - 1 for *_, rows, _ in tiles_of_few}
     most |= {t.short_rows - 1}
     # As many rows as leave small tiles alone, and twice as many again and again, have each number of these together.
-    doubled = itertools.takewhile(lambda rows: rows < t.block_row_min_rows, (t.small_programs << n for n in range(32)))
+    doubled = itertools.takewhile(lambda rows: rows < t.shortest_min_rows, (t.small_programs << n for n in range(32)))
     most |= {each - 1 + more for each in (prompt, prompt // 2) for more in (0, 1) if each > 0}
-    return 1, *(rows + 1 for rows in sorted(most)), *doubled, t.block_row_min_rows - 1, t.block_row_min_rows
+    most |= {least - 1 + more for least in (t.block_row_min_rows, t.shortest_min_rows) for more in (-1, 0)}
+    return 1, *(rows + 1 for rows in sorted(most)), *doubled
