@@ -13,7 +13,8 @@ H200 = Device("H200", sms=132, registers=65536, shared=233472, cooperative=True)
 CLUSTERED = replace(H200, name="H200 with clusters", clusters=True)
 GLUON = replace(CLUSTERED, name="H200 with Gluon", gluon=True)
 ALONE = replace(H200, name="no cooperation", cooperative=False)
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+#: Of 16 bits bf16 stands for fp16 too, whose plans are the same (test_planner.py).
+DTYPES = (torch.float32, torch.bfloat16)
 ALIGNS = (1, 2, 4, 8, 16)
 #: Every column count up to 300, every 24th up to 2,100 (where rows go from several a tile to one), then around each
 #: power of two and at odd places, up to and past the widest in use.
@@ -38,7 +39,7 @@ COLS = sorted(
     | {2**power + step for power in range(8, 20) for step in (-1, 0, 1)}
 )
 norms = pytest.mark.parametrize("centred", [False, True], ids=["rms_norm", "layer_norm"])
-ROWS = (1, 7, 16, 129, 255, 300, 511, 512, 4095, 4096, 4097, 100_000, 2**31 - 1)
+ROWS = (1, 7, 16, 129, 255, 300, 511, 512, 4095, 4096, 4097, 9000, 100_000, 2**31 - 1)
 
 
 def problem_of(rows, cols, dtype=torch.bfloat16, lanes=1, per_lane=False, residual=None):

@@ -27,10 +27,22 @@ from planning import (
 
 #: Around where schedules and tiles change; rows that begin on 16 bytes, on 8, on 4 and on 2.
 WIDTHS = (
-    64, 128, 175, 369, 433, 700, 768, 801, 1000, 1664, 2048, 2050, 2304, 4096, 4099, 4352, 6144, 8192, 12_001, 12_288,
-    16_384, 17_387, 20_001, 20_002, 20_480, 27_001, 32_768, 35_002, 35_085, 40_504, 44_001, 60_001, 65_536, 70_001,
+    24, 40, 64, 72, 96, 128, 175, 369, 433, 700, 768, 801, 1000, 1664, 2048, 2050, 2304, 4096, 4099, 4352, 6144, 8192,
+    12_001, 12_288, 16_384, 17_387, 20_001, 20_002, 20_480, 27_001, 32_768, 35_002, 35_085, 40_504, 44_001,
+    60_001, 65_536, 70_001,
     73_728, 90_001, 98_305, 113_431, 131_072, 131_074, 160_001, 262_144, 300_000,
 )  # fmt: skip
+
+
+def test_fp16_is_planned_as_bf16_is():
+    for cols, align, residual in product(WIDTHS, ALIGNS, (False, True)):
+        if cols % align == 0:
+            of_dtype = [
+                [plans_of(problem_of(rows, cols, dtype, residual=dtype if residual else None), GLUON, align)
+                 for rows in (1, 300, 100_000)]
+                for dtype in (torch.bfloat16, torch.float16)
+            ]  # fmt: skip
+            assert of_dtype[0] == of_dtype[1], cols
 
 
 @pytest.mark.parametrize("device", [H200, CLUSTERED, GLUON], ids=lambda device: device.name)
