@@ -77,6 +77,8 @@ def held_by_a_thread(plan, vector):
 
     A thread takes whole vectors, unless the tile has too few elements for all threads to get one.
     """
+    if plan.schedule == "threads":  # one, which adds a row up as so many would
+        return plan.block // plan.unit, plan.unit
     vector = min(vector, max(1, plan.rows * plan.block // (32 * plan.warps)))
     threads = min(max(1, plan.block // vector), 32 * plan.warps)
     return threads, plan.block // threads
@@ -84,5 +86,5 @@ def held_by_a_thread(plan, vector):
 
 def order_of_sums(plan):
     walked = plan.as_walked or plan.schedule == "stream"
-    held = "tile" if plan.schedule in ("odd", "flat") else plan.schedule  # which has it from tile.py
+    held = "tile" if plan.schedule in ("odd", "flat", "threads") else plan.schedule  # which has it from tile.py
     return ("walked", 0) if walked else (held, plan.blocks)

@@ -312,8 +312,7 @@ def test_many_odd_rows_pass_through_shared_memory_and_few_have_the_same_tile(cen
 def test_many_short_odd_rows_pass_through_shared_memory_some_at_once(centred, residual):
     plan_of = partial(plan_of_odd, centred, residual)
     t = in_force.thresholds()
-    least = t.flat_from[1 if centred else 0 if residual is None else 2]
-    for cols in (least, 93, 127, 129, 203, 255, 257, 389, 511):
+    for cols in (145, 203, 255, 257, 389, 511):
         many = -(-GLUON.sms * t.flat_elements // cols)
         few = plan_of(many - 1, cols)[1]
         assert few.schedule == "tile" and few.prompt
@@ -339,11 +338,42 @@ def test_many_short_odd_rows_pass_through_shared_memory_some_at_once(centred, re
         assert plan_of(1 << 20, cols, H200)[1].schedule == "tile", "without Gluon"
         apart = row_counts.row_counts_apart(forward_plans.most_prompt_rows(problem, GLUON))
         assert "flat" in {plan_of(rows, cols)[1].schedule for rows in apart}, "compiled with the first call"
-    assert plan_of(1 << 20, least - 2)[1].schedule == plan_of(1 << 20, 513)[1].schedule == "tile"
-    assert plan_of(1 << 20, 94, align=2)[1].schedule == "tile"
+    assert plan_of(1 << 20, 513)[1].schedule == plan_of(1 << 20, 146, align=2)[1].schedule == "tile"
     wider = {"residual": torch.float32, "sum": torch.float32}
     others = (wider, {"y": torch.float32}, {"quantized": "static"}, {"per_lane": True, "lanes": 2, "dense": False})
-    assert "flat" not in {plan_of(1 << 20, 93, **changes)[1].schedule for changes in others}
+    assert "flat" not in {plan_of(1 << 20, 145, **changes)[1].schedule for changes in others}
+
+
+@pytest.mark.parametrize("residual", [None, torch.bfloat16], ids=["alone", "residual"])
+@norms
+def test_many_of_the_shortest_odd_rows_have_a_thread_each(centred, residual):
+    plan_of = partial(plan_of_odd, centred, residual)
+    t = in_force.thresholds()
+    widest = t.threads_to[1 if centred else 0 if residual is None else 2]
+    for cols, align in ((3, 1), (9, 1), (33, 1), (64, 1), (36, 4), (65, 1), (94, 2), (76, 4), (widest, 1)):
+        problem, plan = plan_of(1 << 20, cols, align=align)
+        many = forward_plans.least_by_thread(problem, GLUON, align)
+        few = plan_of(many - 1, cols, align=align)[1]
+        assert few.schedule in ("tile", "flat")
+        for rows in (many, 1 << 20, 1 << 27):
+            plan = plan_of(rows, cols, align=align)[1]
+            assert (plan.schedule, plan.rows) == ("threads", 32 * plan.warps) and plan.programs * plan.rows >= rows
+            assert plan.block == few.block and plan.unit <= align, "the same bits"
+            slot = plans.slot_of(plan, problem)
+            assert slot >= plans.chunks_of(plan, problem) * 256 * plan.warps >= 63 + plan.rows * cols + 7
+            assert 2 * slot * (1 if residual is None else 2) <= GLUON.shared // 8, "eight of them at the least"
+        assert plan_of(1 << 20, cols, align=align, dense=False)[1].schedule == "tile", "apart"
+        assert plan_of(1 << 20, cols, H200, align=align)[1].schedule == "tile", "without Gluon"
+        least = forward_plans.least_by_thread(problem, GLUON, align)
+        apart = row_counts.row_counts_apart(forward_plans.most_prompt_rows(problem, GLUON), least)
+        assert "threads" in {plan_of(rows, cols, align=align)[1].schedule for rows in apart}, "with the first call"
+    assert plan_of(1 << 20, widest + 2)[1].schedule == "flat"
+    assert plan_of(1 << 20, 64, align=16)[1].schedule == "tile"
+    wider = {"residual": torch.float32, "sum": torch.float32}
+    others = (wider, {"y": torch.float32}, {"quantized": "static"}, {"per_lane": True, "lanes": 2, "dense": False})
+    assert "threads" not in {plan_of(1 << 20, 33, **changes)[1].schedule for changes in others}
+    in_fp32 = {"x": torch.float32, "y": torch.float32} | ({} if residual is None else wider)
+    assert plan_of(1 << 20, 33, **in_fp32)[1].schedule == "threads"
 
 
 @norms

@@ -20,6 +20,7 @@ from onepass.kernels import (
     stream_backward,
     stream_backward_affine,
     sum_partials,
+    threads_backward,
     tile_backward,
     turns_backward,
 )
@@ -259,7 +260,9 @@ class Backward:
         """Launches, each with the tensors it takes (None: all); what partials and a mailbox are made from, if any."""
         align = self.align(aligned)
         # Another row count may get other kernels. They are compiled now, so that no later call waits for them.
-        twins = [self.steps(self.plan(aligned, rows, in_turns), align)[0] for rows in row_counts.row_counts_apart()]
+        least = backward_plans.least_by_thread(self.problem, device_of(self.place.device), align)
+        counts = row_counts.row_counts_apart(0, least)
+        twins = [self.steps(self.plan(aligned, rows, in_turns), align)[0] for rows in counts]
         steps, partial_rows, words = self.steps(self.plan(aligned, None, in_turns), align)
         make_kernels([step for each in (*twins, steps) for step in each], self.place.device)
         absent = {"dweights", "dbiases"} if partial_rows == 0 else set()
@@ -322,6 +325,14 @@ class Backward:
                 "OVER_ROWS": plan.lies_otherwise(min(align, 16 // problem.h.itemsize)),
             }  # fmt: skip
             add(tile_backward, every, scalars, constants, plan)
+        elif plan.schedule == "threads":
+            partial_rows = plan.programs * plan.warps
+            constants = {key: kept[key] for key in kept if key != "LANED"} | {
+                "COLS": problem.cols, "CHUNKS": plans.chunks_of(plan, problem), "SLOT": plans.slot_of(plan, problem),
+                "STAGES": plan.stages,
+            }  # fmt: skip
+            names = [name for name in every if name != "dresidual"]
+            add(threads_backward, names, (problem.rows, plan.programs, norm.offset), constants, plan)
         elif plan.schedule == "turns":
             partial_rows = plan.programs
             scalars = (turn_row, turn_row, problem.rows, problem.cols, plan.programs // plan.turns, norm.offset)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from onepass.backward import Backwards
 from onepass.handover import Place, Step, divided, make_kernels, outline, stat_strides, switches, word_dtype
-from onepass.kernels import flat_forward, odd_forward, split_forward, stream_forward, tile_forward
+from onepass.kernels import flat_forward, odd_forward, split_forward, stream_forward, threads_forward, tile_forward
 from onepass.plan import forward_plans, in_force, plans, row_counts
 from onepass.plan.device import device_of
 from onepass.plan.launch import Call, Launch, whole_call
@@ -127,9 +127,11 @@ class Forward:
     def _prepare(self, aligned: bool, stats: bool) -> tuple[Launch, Tensor | None]:
         plan, align, device = self.plan(aligned), self.align(aligned), self.place.device
         # Another row count may get another plan. Its kernel is compiled now, so that no later call waits for it.
-        counts = row_counts.row_counts_apart(forward_plans.most_prompt_rows(self.problem, device_of(device)))
+        properties = device_of(device)
+        least = forward_plans.least_by_thread(self.problem, properties, align)
+        counts = row_counts.row_counts_apart(forward_plans.most_prompt_rows(self.problem, properties), least)
         problems = [replace(self.problem, rows=rows) for rows in counts]
-        twins = [forward_plans.forward_plan(each, device_of(device), self.norm.centred, align) for each in problems]
+        twins = [forward_plans.forward_plan(each, properties, self.norm.centred, align) for each in problems]
         steps = [self.step(each, align, stats) for each in (*twins, plan)]
         make_kernels(steps, device)
         words = self.problem.rows * self.problem.lanes * plan.slices
@@ -166,6 +168,8 @@ class Forward:
             return *strides, problem.rows, problem.lanes, cols, plan.programs, norm.eps, norm.offset
         elif plan.schedule == "flat":
             return problem.rows, cols, plan.programs, norm.eps, norm.offset
+        elif plan.schedule == "threads":
+            return problem.rows, norm.eps, norm.offset
         return *strides, *sizes, norm.eps, norm.offset, *quantizing.numbers
 
     def step(self, plan: Plan, align: int, stats: bool, quantizing: Quantizing = PLAIN, keeps: bool = True) -> Step:
@@ -214,5 +218,11 @@ class Forward:
             constants |= {"SLOT": plans.slot_of(plan, problem), "STAGES": plan.stages}
             del constants["LANED"]
             return Step(flat_forward, names, dtypes, constants, self._scalars(plan, align, quantizing), plan)
+        elif plan.schedule == "threads":
+            names, dtypes = FORWARD_TENSORS, dtypes[: len(FORWARD_TENSORS)]
+            constants |= {"COLS": problem.cols, "CHUNKS": plans.chunks_of(plan, problem)}
+            constants |= {"SLOT": plans.slot_of(plan, problem), "SIDE": plan.unit}
+            del constants["LANED"]
+            return Step(threads_forward, names, dtypes, constants, self._scalars(plan, align, quantizing), plan)
         scalars = self._scalars(plan, align, quantizing)
         return Step(kernel, names, dtypes, constants | quantizing.constants, scalars, plan)

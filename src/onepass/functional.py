@@ -23,7 +23,7 @@ def rms_norm(
     *,
     eps: float = 1e-6,
     residual: Tensor | None = None,
-    offset: float = 0,  # no 0.0, which torch.compile(dynamic=True) takes for a symbol: 8 us of each call
+    offset: float = 0,  # no 0.0, which torch.compile(dynamic=True) takes for a symbol: 7 us of each call
     cast: str = "output",
     round_residual: bool = False,
     out_dtype: torch.dtype | None = None,

@@ -18,6 +18,7 @@ from onepass.fp8.forward import QuantizedForward
 from onepass.fp8.spec import Fp8
 from onepass.lab.machine_code import loads_that_wait, moved, registers_and_stack
 from onepass.plan import compiler
+from onepass.plan.plans import slot_of
 from onepass.spec import Norm, Problem
 
 BF16, F32 = torch.bfloat16, torch.float32
@@ -221,13 +222,13 @@ def test_a_ring_is_filled_in_vectors_and_nothing_spills(compiled, cols):
         assert "st.global.L1::evict_first.L2::cache_hint.v4.b32" in ptx
 
 
-def through_shared_memory(kernel):
+def through_shared_memory(kernel, stored_as_matrices=0):
     """The text of a kernel that spills nothing, and has vectors to shared memory and from there."""
     assert not stack_bytes(kernel)
     ptx = kernel.asm["ptx"]
     assert set(re.findall(r"cp\.async\.c[ag]\.shared\.global \[[^]]*\], \[[^]]*\], (0x\w+)", ptx)) == {"0x10"}
     assert "st.global.L1::evict_first.L2::cache_hint.v4.b32" in ptx
-    assert "matrix" not in ptx, "whose rows begin on 16 bytes"
+    assert ptx.count("matrix") == stored_as_matrices, "whose rows begin on 16 bytes"
     return ptx
 
 
@@ -243,7 +244,7 @@ def test_odd_rows_go_through_shared_memory_in_vectors_and_nothing_spills(compile
 
 @pytest.mark.parametrize(
     ("norm", "cols", "residual", "barriers"),
-    [(RMS, 93, False, 14), (LAYER, 389, False, 13), (RMS, 511, True, 19)],
+    [(RMS, 171, False, 14), (LAYER, 389, False, 13), (RMS, 511, True, 19)],
     ids=str,
 )
 def test_short_odd_rows_go_through_shared_memory_in_vectors_with_few_barriers(compiled, norm, cols, residual, barriers):
@@ -256,6 +257,24 @@ def test_short_odd_rows_go_through_shared_memory_in_vectors_with_few_barriers(co
     # in seven cycles: with one for each block 349,462 x 93 took 42 us for 37.
     assert ptx.count("bar.sync") <= barriers, ptx.count("bar.sync")
     assert ptx.count("shfl.sync") <= (40 if norm.centred else 20), "sums of all rows at once"
+
+
+@pytest.mark.parametrize(("norm", "cols", "dtype"), [(RMS, 33, BF16), (LAYER, 21, F32)], ids=str)
+def test_where_a_thread_has_a_row_it_is_alone_in_shared_memory(compiled, norm, cols, dtype):
+    """What it reads and writes there is found from where shared memory begins (kernels/words.py)."""
+    rows, dense = 400_000, (cols, 1)
+    call = forward_of(norm, rows, cols, dtype)
+    kernel_of(call)
+    problem, needs = problem_of(norm, rows, cols, dtype), Needs(True, False, True, norm.centred)
+    gradients = Backward(norm, problem, (rows, cols), torch.device("meta"), (dense, None, dense), needs)
+    plan, align = gradients.plan(), gradients.align(True)
+    gradients.steps(plan, align)[0][0].compiled(gradients.place.device)
+    assert call.plan().schedule == plan.schedule == "threads"
+    for kernel, inputs, stages in zip(compiled, (1, 2), (1, plan.stages), strict=True):
+        # Both ends of each input are brought where a tensor begins or ends, and are 16 bytes that begin on as many.
+        through_shared_memory(kernel, 2 * inputs if dtype is F32 else 0)
+        slots = inputs * stages * slot_of(call.plan() if inputs == 1 else plan, problem)
+        assert kernel.metadata.shared == slots * dtype.itemsize, "the slots, and nothing else"
 
 
 @pytest.mark.parametrize("norm", [Norm(False, 1e-6, offset=1.0), LAYER], ids=["rms_norm", "layer_norm"])

@@ -24,6 +24,8 @@ from onepass.plan.plans import Plan
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 GLUON = device_of(torch.device("cuda", 0)).gluon
 CLUSTERS = torch.cuda.get_device_capability() >= (9, 0)
+#: Forwards with the bits of a tile.
+AS_A_TILE = ("odd", "flat", "threads")
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,22 @@ CASES = [
     Case("21 columns", "rms_norm", "tile", (4099, 21), BF16),
     Case("53 columns", "layer_norm", "tile", (4099, 53), FP16, bias=True),
     Case("53 columns residual", "rms_norm", "tile", (4099, 53), BF16, residual=BF16),
+    # A thread each, where they are more than a program for each SM; some programs have one row more than others.
+    *(
+        Case(f"many of {cols} columns", "rms_norm", "tile", (rows, cols), BF16)
+        for cols, rows in ((5, 70_003), (37, 20_011), (66, 60_007))
+    ),
+    Case("many of 20 columns", "rms_norm", "tile", (300_007, 20), FP16, options={"cast": "llama"}),
+    *(
+        Case(f"many of {cols} columns", "layer_norm", "tile", (rows, cols), BF16, bias=True)
+        for cols, rows in ((17, 20_011), (63, 60_007))
+    ),
+    *(
+        Case(f"many of {cols} columns residual", "rms_norm", "tile", (rows, cols), BF16, residual=BF16)
+        for cols, rows in ((26, 20_011), (77, 60_007))
+    ),
+    Case("many of 21 fp32 columns", "layer_norm", "tile", (20_011, 21), FP32, bias=True),
+    Case("many of 33 fp32 columns residual", "rms_norm", "tile", (60_007, 33), FP32, residual=FP32),
     # Short ones in pieces of 4 and of 8 bytes.
     *(
         Case(f"{cols} columns {op}", op, "tile", (4099, cols), BF16)
@@ -211,7 +229,7 @@ def forward_schedule(op: str, dtype: torch.dtype, cols: int) -> str:
 
 def schedule_of_many(plan: Plan) -> str:
     """Few rows that are held as a walk would add them up belong to those that are walked, and odd ones to a tile."""
-    return "stream" if plan.as_walked else "tile" if plan.schedule in ("odd", "flat") else plan.schedule
+    return "stream" if plan.as_walked else "tile" if plan.schedule in AS_A_TILE else plan.schedule
 
 
 def backward_schedule(case: Case) -> str:
@@ -230,12 +248,23 @@ def backward_schedule(case: Case) -> str:
     if few:
         return "few"
     dense = not case.per_head and case.residual in (None, case.dtype)
+    if _has_a_thread_a_row(case, rows, width) and dense:
+        return "threads"
     if ((cols & -cols) * size <= 4 or (_has_ring(case, width) and dense and width % 16)) and case.schedule != "stream":
         return _schedule_of_odd(case, cols, width)
     most = t.centred_backward_most if case.op == "layer_norm" else t.summed_backward_most
     shared = case.schedule == "tile" and (case.op == "layer_norm" or case.residual is not None) and cols > most
     ring = _has_ring(case, width) and width % 16 == 0 and case.schedule != "stream"
     return "ring" if ring else "split" if shared else case.schedule
+
+
+def _has_a_thread_a_row(case: Case, rows: int, width: int) -> bool:
+    t = in_force.thresholds()
+    tiles = t.threads_backward_tiles[1 if case.op == "layer_norm" else 0 if case.residual is None else 2]
+    shortest, wider, in_eights = t.threads_backward_rows
+    least = in_eights if width % 8 == 0 else shortest if width // 2 <= t.threads_backward_shortest else wider
+    many = rows >= least * torch.cuda.get_device_properties(0).multi_processor_count
+    return GLUON and many and width % 16 > 0 and width // 2 <= tiles[-1].cols and case.schedule != "stream"
 
 
 def _has_ring(case: Case, width: int) -> bool:
@@ -269,7 +298,9 @@ def streaming() -> Any:
     changes |= dict.fromkeys(("turns_shared", "centred_turns_shared", "backward_few", "summed_backward_few"), ())
     for name in (entry.name for entry in fields(now)):
         value = getattr(now, name)
-        if name.endswith("_tiles"):
+        if name == "threads_backward_tiles":
+            changes[name] = ((), (), ())
+        elif name.endswith("_tiles"):
             changes[name] = (replace(value[0], cols=1),)
         elif name.endswith("_between"):
             changes[name] = ()
@@ -284,7 +315,7 @@ def on_schedule(case: Case, tensors: Tensors) -> Iterator[Explanation]:
     with streaming() if case.schedule == "stream" else nullcontext():
         plan = explained(case, tensors)
         assert plan.forward is not None and plan.backward is not None, str(plan)
-        held = "tile" if plan.forward.schedule in ("odd", "flat") else plan.forward.schedule  # the same bits
+        held = "tile" if plan.forward.schedule in AS_A_TILE else plan.forward.schedule
         assert (held, plan.backward.schedule) == (case.schedule, backward_schedule(case)), str(plan)
         assert not plan.copies
         yield plan

@@ -1,5 +1,5 @@
-"""Many rows at odd addresses pass through shared memory, wide ones one at a time (kernels/odd.py) and short ones some
-at once (kernels/flat.py), with the bits that few have from tile.py.
+"""Many rows at odd addresses pass through shared memory, wide ones one at a time (kernels/odd.py), short ones some at
+once (kernels/flat.py) and the shortest a thread each (kernels/threads.py), with the bits that few have from tile.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 @dataclass(frozen=True)
 class Kernel:
     schedule: str
-    threshold: str  # below so many elements for each SM it is tile.py
+    many: dict[str, object]  # thresholds by which any number of rows is many, and few
+    few: dict[str, object]
     cols: tuple[int, ...]
     rows: tuple[int, ...]
 
@@ -33,10 +34,19 @@ class Kernel:
 
 #: LayerNorm's of 12,001 columns have weight and bias in the same registers. One row, two that are the first and the
 #: last, fewer than programs, and more than run at once.
-ODD = Kernel("odd", "odd_elements", (1301, 12001), (1, 2, 7, 1201))
+ODD = Kernel("odd", {"odd_elements": 0}, {"odd_elements": 1 << 60}, (1301, 12001), (1, 2, 7, 1201))
 #: Blocks of 32 columns and of 64, whose number is a power of two and is not. One row, two, all but one of those that a
 #: program has at once, as many, one more, and more than programs that stay.
-FLAT = Kernel("flat", "flat_elements", (93, 389, 127, 251, 511), (1, 2, 7, 8, 9, 20011))
+FLAT = Kernel(
+    "flat", {"flat_elements": 0}, {"flat_elements": 1 << 60}, (171, 389, 145, 251, 511), (1, 2, 7, 8, 9, 20011)
+)
+#: In words of two columns that rows share, and that begin with each row; one warp and two a program. One row, two, all
+#: but one of a program's, as many, one more, and more than run at once.
+THREADS = Kernel(
+    "threads", {"threads_rows": (0, 0, 0)}, {"threads_rows": (1 << 60,) * 3, "flat_elements": 1 << 60},
+    (93, 33, 3, 10, 36, 66, 111), (1, 2, 31, 63, 64, 65, 20011),
+)  # fmt: skip
+KERNELS = (ODD, FLAT, THREADS)
 
 VARIANTS: tuple[tuple[str, dict[str, object]], ...] = (
     ("rms_norm", {"cast": "llama"}),
@@ -50,7 +60,7 @@ VARIANTS: tuple[tuple[str, dict[str, object]], ...] = (
 DTYPES = ((FP16, FP16, FP16), (BF16, FP32, FP32), (FP16, FP16, None), (BF16, None, None))
 
 pytestmark = pytest.mark.skipif(not GLUON, reason="this Triton has another Gluon")
-kernels = pytest.mark.parametrize("kernel", [ODD, FLAT], ids=str)
+kernels = pytest.mark.parametrize("kernel", KERNELS, ids=str)
 ops = pytest.mark.parametrize("op", ["rms_norm", "layer_norm"])
 
 
@@ -65,8 +75,8 @@ def both(
 ) -> list[tuple[Tensor, ...]]:
     """y, and with a residual the sum, as many rows have them, and as few do."""
     results = []
-    for elements, schedule in ((0, kernel.schedule), (1 << 60, "tile")):
-        with in_force.override(**{kernel.threshold: elements}):
+    for thresholds, schedule in ((kernel.many, kernel.schedule), (kernel.few, "tile")):
+        with in_force.override(**thresholds):
             plan = onepass.explain(x, weight, bias, op=op, **options).forward
             assert plan is not None and plan.schedule == schedule, str(plan)
             poison = torch.full(x.shape, torch.nan, dtype=x.dtype, device=DEVICE)
@@ -95,9 +105,7 @@ def places(kernel: Kernel, rows: int, cols: int) -> Iterator[tuple[Tensor, Tenso
 
 
 @pytest.mark.parametrize("residual", [False, True], ids=["alone", "residual"])
-@pytest.mark.parametrize(
-    ("kernel", "cols"), [(kernel, cols) for kernel in (ODD, FLAT) for cols in kernel.cols], ids=str
-)
+@pytest.mark.parametrize(("kernel", "cols"), [(kernel, cols) for kernel in KERNELS for cols in kernel.cols], ids=str)
 @ops
 def test_wherever_rows_begin_their_bits_are_those_of_a_tile(op: str, kernel: Kernel, cols: int, residual: bool) -> None:
     weight = random_weight(cols, dtype=BF16)
@@ -121,20 +129,22 @@ def test_every_variant_has_the_bits_of_a_tile(kernel: Kernel, op: str, options: 
 @pytest.mark.parametrize("dtypes", DTYPES, ids=str)
 @kernels
 def test_other_dtypes_have_the_bits_of_a_tile(kernel: Kernel, dtypes: tuple[torch.dtype, ...]) -> None:
-    cols = kernel.cols[1 if dtypes == DTYPES[0] or kernel is FLAT else 0]
+    cols = kernel.cols[1 if dtypes == DTYPES[0] or kernel is not ODD else 0]
     x = random_rows(301, cols, dtype=dtypes[0])
     weight = None if dtypes[1] is None else random_weight(cols, dtype=dtypes[1])
     bias = None if dtypes[2] is None else random_rows(cols, dtype=dtypes[2], seed=2)
     assert_alike(*both(kernel, "layer_norm", x, weight, bias))
 
 
-@pytest.mark.parametrize(("kernel", "cols"), [(ODD, 1301), (FLAT, 93), (FLAT, 389)], ids=str)
+@pytest.mark.parametrize(
+    ("kernel", "cols"), [(ODD, 1301), (FLAT, 171), (FLAT, 389), (THREADS, 33), (THREADS, 94)], ids=str
+)
 @ops
 def test_mean_and_rstd_are_those_of_a_tile_too(op: str, kernel: Kernel, cols: int) -> None:
     x, weight = random_rows(1201, cols, dtype=BF16), random_weight(cols, dtype=BF16)
     statistics = []
-    for elements in (0, 1 << 60):
-        with in_force.override(**{kernel.threshold: elements}):
+    for thresholds in (kernel.many, kernel.few):
+        with in_force.override(**thresholds):
             norm = torch.ops.onepass.norm(
                 x, weight, None, None, op == "layer_norm", 1e-5, 0.0, "output", False, None, None, True
             )
@@ -159,10 +169,33 @@ def test_a_row_that_is_not_finite_stays_alone(kernel: Kernel) -> None:
     assert_same_bits(many[others], expected[others])
 
 
-def test_short_rows_that_lie_apart_are_a_tile() -> None:
-    x, weight = random_rows(50_000, 98, dtype=BF16)[:, 2:95], random_weight(93, dtype=BF16)
+@pytest.mark.parametrize(("cols", "schedule"), [(171, "flat"), (93, "threads")])
+def test_short_rows_that_lie_apart_are_a_tile(cols: int, schedule: str) -> None:
+    x, weight = random_rows(50_000, cols + 5, dtype=BF16)[:, 2:-3], random_weight(cols, dtype=BF16)
     plan = onepass.explain(x, weight).forward
     assert plan is not None and plan.schedule == "tile"
     dense = onepass.explain(x.contiguous(), weight).forward
-    assert dense is not None and dense.schedule == "flat"
+    assert dense is not None and dense.schedule == schedule
     assert_same_bits(onepass.rms_norm(x, weight), onepass.rms_norm(x.contiguous(), weight))
+
+
+@pytest.mark.parametrize("residual", [False, True], ids=["alone", "residual"])
+@pytest.mark.parametrize("cols", [36, 93])
+def test_words_begin_with_other_elements_in_x_than_in_y(cols: int, residual: bool) -> None:
+    """From the second element of an allocation on, so that rows of an even number of columns share words too."""
+    weight = random_weight(cols, dtype=BF16)
+    x = random_rows(1003 * cols + 1, dtype=BF16)[1:].view(1003, cols)
+    options = {"residual": random_rows(1003, cols, dtype=BF16, seed=3)} if residual else {}
+    assert_alike(*both(THREADS, "rms_norm", x, weight, None, **options))
+
+
+@pytest.mark.parametrize("residual", [False, True], ids=["alone", "residual"])
+@pytest.mark.parametrize("cols", [9, 33, 50])
+@ops
+def test_a_thread_has_a_row_of_fp32_too(op: str, cols: int, residual: bool) -> None:
+    weight = random_weight(cols, dtype=FP32)
+    bias = random_rows(cols, dtype=FP32, seed=2) if op == "layer_norm" else None
+    for rows, begin in ((1, 0), (65, 1), (5003, 3)):
+        x = random_rows(rows + begin, cols, dtype=FP32)[begin:]
+        options = {"residual": random_rows(rows, cols, dtype=FP32, seed=3)} if residual else {}
+        assert_alike(*both(THREADS, op, x, weight, bias, **options))

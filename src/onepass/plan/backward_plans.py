@@ -8,6 +8,7 @@ from onepass.plan import in_force
 from onepass.plan.device import Device
 from onepass.plan.plans import (
     CLUSTER,
+    REGISTERS,
     Choice,
     Plan,
     between,
@@ -15,6 +16,7 @@ from onepass.plan.plans import (
     fitting,
     itemsize,
     piece_of,
+    slot_of,
     snug,
     stream_plan,
     tiles_of,
@@ -41,12 +43,36 @@ def backward_plan(problem: Problem, device: Device, centred: bool, align: int, m
         if plan is not None:
             return plan
         choice = _held_backward(problem, centred, align)
+    if choice.schedule == "threads":
+        if device.gluon and problem.turns > 1 and problem.rows >= least_by_thread(problem, device, align):
+            return _by_threads(problem, device, choice.tile)
+        choice = _held_backward(problem, centred, align)
     if choice.schedule in ("tile", "turns"):
         return _walk(problem, device, choice, column)
     if choice.schedule == "split_turns":
         plan = split_turns_plan(problem, device, choice.tile, column)
         return plan or _wide(problem, device, _slice(problem, centred, align), column)
     return _wide(problem, device, choice.tile, column)
+
+
+def least_by_thread(problem: Problem, device: Device, align: int) -> int:
+    """The fewest short rows that have a thread each."""
+    t = in_force.thresholds()
+    shortest, wider, in_eights = t.threads_backward_rows
+    if piece_of(problem.h, align) > 4:
+        return device.sms * in_eights
+    return device.sms * (shortest if columns_of_16_bits(problem) <= t.threads_backward_shortest else wider)
+
+
+def _by_threads(problem: Problem, device: Device, tile: Tile) -> Plan:
+    """Programs that stay, as many as run at once. An SM's registers are four parts: warps, too, are so many in each."""
+    rows, slots = 32 * tile.warps, tile.stages * (2 if problem.sum is None else 3)
+    plan = Plan("threads", rows, 1, tile.warps, cdiv(problem.rows, rows), stages=tile.stages)
+    room = device.shared // (slots * slot_of(plan, problem) * problem.h.itemsize + 1024)
+    per_sm = max(1, min(tile.programs_per_sm or 1, room * tile.warps // 4 * 4 // tile.warps))
+    registers = min(REGISTERS, device.registers // (rows * per_sm) // 8 * 8)
+    programs = min(plan.programs, device.sms * per_sm, _most_partials(problem) // tile.warps)
+    return replace(plan, programs=max(1, programs), registers=registers)
 
 
 def _ring(problem: Problem, device: Device, choice: Choice) -> Plan | None:
@@ -140,6 +166,10 @@ def backward_choice(problem: Problem, device: Device, centred: bool, align: int)
     columns = columns_of_16_bits(problem)
     if device.gluon and columns >= t.ring_from and _suits_a_ring(problem, centred, align):
         return Choice(_ring_for(problem), _ring_tile(problem, device, columns))
+    kind = 1 if centred else 0 if problem.residual is None else 2
+    short = fitting(t.threads_backward_tiles[kind], columns)
+    if short is not None and device.gluon and problem.turns > 1:
+        return Choice("threads", short)
     return _held_backward(problem, centred, align)
 
 

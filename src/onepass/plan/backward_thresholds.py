@@ -151,6 +151,23 @@ class BackwardThresholds:
     )
     half_odd_wide_backward_tile: Tile = Tile(5120, 1, 4, 2, 3, block=512)
     half_odd_wide_from: int = 3073
+    #: Dense rows that do not begin on 16 bytes, by twice the columns of fp32, RMSNorm's, LayerNorm's and RMSNorm's
+    #: with a residual: a thread each (kernels/threads.py), in as many programs as have registers without spilling,
+    #: where rows are so many for each SM, of so many columns and of wider ones, and of those that begin on 8 bytes. 95
+    #: us against 160 at 1,621,621 x 37, LayerNorm 118 against 188, with a residual 124 against 217; 95 against 140 at
+    #: 952,380 x 63, 98 against 267 at 3,529,411 x 17, in fp32 93 against 113 at 909,090 x 33; 6.7 against 8.0 at 20,000
+    #: x 37. But 8.5 against 8.1 at 20,000 x 63, LayerNorm 18.3 against 17.4 at 60,000, and of 36 columns 18.7 against
+    #: 17.0 at 177,777 rows, 97 against 103 at 1,666,666. Of 94 columns 125 against 118, LayerNorm of 77 180 against
+    #: 148.
+    threads_backward_tiles: tuple[tuple[Tile, ...], tuple[Tile, ...], tuple[Tile, ...]] = (
+        (Tile(10, 64, 2, 16, 2), Tile(20, 64, 2, 12, 2), Tile(28, 64, 2, 8, 2), Tile(48, 64, 2, 6, 2),
+         Tile(80, 64, 2, 4, 2)),
+        (Tile(10, 64, 2, 14, 2), Tile(20, 64, 2, 8, 2), Tile(28, 64, 2, 6, 2), Tile(66, 64, 2, 4, 2)),
+        (Tile(10, 64, 2, 16, 2), Tile(20, 64, 2, 10, 2), Tile(28, 64, 2, 8, 2), Tile(40, 64, 2, 6, 2),
+         Tile(80, 64, 2, 4, 2)),
+    )  # fmt: skip
+    threads_backward_shortest: int = 48
+    threads_backward_rows: tuple[int, int, int] = (128, 384, 2048)
     #: Dense rows of so many bytes and more, which could be loaded in pieces of 4 bytes at the most, are taken in turns
     #: (kernels/turns.py): 106 us against 136 at 16,384 x 4,099, LayerNorm 115 against 175, with a residual 145 against
     #: 403 at 14,637 rows; 90 against 92 at 412,371 x 97, LayerNorm 96 against 100, but 98 against 94 at 493,827 x 81.

@@ -101,7 +101,7 @@ def _distinct(choices: list[Choice], cols: int) -> list[Choice]:
     for choice in choices:
         tile = choice.tile
         block = min(power_of_two(cols), tile.block or tile.cols)
-        slices = choice.schedule not in ("tile", "turns", "stream", "cluster", "odd", "flat")
+        slices = choice.schedule not in ("tile", "turns", "stream", "cluster", "odd", "flat", "threads")
         late = (tile.late, tile.ahead, tile.registers)
         shape = (tile.cols if slices else cols, tile.rows, tile.warps, tile.programs_per_sm, tile.stages, block, *late)
         kept.setdefault((choice.schedule, *shape), choice)

@@ -41,6 +41,10 @@ def forward_plan(problem: Problem, device: Device, centred: bool, align: int) ->
 def _planned(problem: Problem, device: Device, centred: bool, align: int) -> Plan:
     choice = tuned_choice("forward", problem, device, centred, align) or forward_choice(problem, device, centred, align)
     tile = choice.tile
+    if choice.schedule == "threads":
+        if problem.dense and device.gluon and problem.rows >= least_by_thread(problem, device, align):
+            return _by_threads(problem, tile, align)
+        choice = replace(_choice(problem, device, centred, align), tile=tile)
     if choice.schedule == "odd" and not _few_odd_rows(problem, device):
         plan = _through_shared_memory(problem, device, tile, centred)
         if plan is not None:
@@ -109,6 +113,24 @@ def _flat(problem: Problem, device: Device, tile: Tile, centred: bool) -> Plan |
     per_sm = min(room, t.flat_per_sm)
     registers = min(REGISTERS, device.registers // (32 * per_sm) // 8 * 8)
     return replace(plan, programs=min(plan.programs, device.sms * per_sm), registers=registers)
+
+
+def least_by_thread(problem: Problem, device: Device, align: int) -> int:
+    """The fewest short rows that have a thread each."""
+    t = in_force.thresholds()
+    shortest, wider, in_pieces = t.threads_rows
+    if align > 1:
+        return device.sms * in_pieces
+    return device.sms * (shortest if problem.cols <= t.threads_shortest else wider)
+
+
+def _by_threads(problem: Problem, tile: Tile, align: int) -> Plan:
+    """A thread a row, which adds it up as the threads would that the tile has for it."""
+    t, block = in_force.thresholds(), block_of(tile, problem)
+    warps = next(warps for most, warps in t.threads_warps if problem.cols <= most)
+    side_by_side = min(align, max(1, tile.rows * block // (32 * tile.warps)))
+    blocks, programs = cdiv(problem.cols, block), cdiv(problem.rows, 32 * warps)
+    return Plan("threads", 32 * warps, block, warps, programs, blocks, unit=side_by_side)
 
 
 def _at_once(problem: Problem, plan: Plan, align: int) -> Plan:
@@ -246,7 +268,9 @@ def _most_shared(problem: Problem, device: Device, plan: Plan, align: int) -> in
     """The most rows that are few."""
     t, width = in_force.thresholds(), plan.blocks * plan.block
     if piece_of(problem.x, align) == 16:
-        return t.shared_widest_rows if plan.as_walked or width > t.shared_widest_from else t.shared_rows
+        if plan.as_walked or width > t.shared_widest_from:
+            return t.shared_widest_rows
+        return t.shared_summed_fp32_rows if problem.residual is not None and problem.x.itemsize == 4 else t.shared_rows
     if problem.quantized:
         return 0
     if width < t.shared_wide_odd_from:
@@ -256,6 +280,14 @@ def _most_shared(problem: Problem, device: Device, plan: Plan, align: int) -> in
 
 def forward_choice(problem: Problem, device: Device, centred: bool, align: int) -> Choice:
     """By the thresholds."""
+    choice, t = _choice(problem, device, centred, align), in_force.thresholds()
+    piece, kind = piece_of(problem.x, align), 1 if centred else 0 if problem.residual is None else 2
+    most = (t.threads_eights_to if piece == 8 else t.threads_to)[kind] if piece < 16 else 0
+    short = t.threads_from <= problem.cols <= most and device.gluon and _is_of_one_size(problem)
+    return Choice("threads", choice.tile) if short else choice
+
+
+def _choice(problem: Problem, device: Device, centred: bool, align: int) -> Choice:
     t = in_force.thresholds()
     held = _held(problem)
     plain = problem.residual is None and not problem.quantized
@@ -339,10 +371,15 @@ def forward_choice(problem: Problem, device: Device, centred: bool, align: int) 
 
 def _suits_shared_memory(problem: Problem) -> bool:
     """Whether kernels/odd.py and flat.py compute it: of 16 bits all."""
+    return _is_of_one_size(problem) and problem.x.itemsize == 2
+
+
+def _is_of_one_size(problem: Problem) -> bool:
+    """Whether it is a plain norm whose tensors have elements of as many bytes, weight and bias aside."""
     alone = problem.residual is None and problem.sum is None
     added = problem.residual == problem.sum == problem.x
     plain = (alone or added) and not problem.quantized and not problem.per_lane
-    return plain and problem.y.itemsize == problem.x.itemsize == 2
+    return plain and problem.y.itemsize == problem.x.itemsize
 
 
 def _forward_slice(problem: Problem, centred: bool, align: int) -> Tile:

@@ -153,8 +153,9 @@ class ForwardThresholds:
         Tile(16384, 1, 8, block=2048, late=2, narrows=False),
     )
     #: In fp32, by twice the columns, in blocks half as wide: 5.0 us against 5.7 at 6,226 x 264, 5.2 against 6.0 at 320
-    #: columns, 32.2 against 33.7 at 61,553 x 264, level at 6,226 x 384.
-    centred_fp32_between: Between = ((513, Tile(768, 4, 2, block=128)),)
+    #: columns, 32.2 against 33.7 at 61,553 x 264, level at 6,226 x 384. With half the warps: 5.9 us against 7.5 at 200
+    #: x 8,832, 19.7 against 21.4 at 1,000, 51.5 against 52.8 at 2,997; but 30.5 against 23.6 at 1,000 x 9,984.
+    centred_fp32_between: Between = ((513, Tile(768, 4, 2, block=128)), (16386, Tile(18432, 1, 8, block=1024)))
     #: Of nothing but x, of 16 bits, from so many columns on up to a tile's: late where rows are very many, and first
     #: where they are fewer. 62.6 us against 67.1 at 18,000 x 3,584, 56.1 against 59.3 at 3,080 columns, 58.0 against
     #: 60.7 at 11,160 x 5,376, 58.8 against 61.7 at 9,014 x 6,656; level at 6,144, and 60.5 against 59.1 at 7,324 x
@@ -250,6 +251,24 @@ class ForwardThresholds:
     #: against 80 at 17 columns, but 69 against 59 at 25.
     single_centred_between: Between = ((17, Tile(40, 32, 4, block=8)), (129, Tile(240, 4, 2, block=16)))
     single_between: Between = ((17, Tile(24, 32, 4, block=8)),)
+    #: Dense rows that do not begin on 16 bytes, from three columns up to so many, RMSNorm's, LayerNorm's and RMSNorm's
+    #: with a residual, and up to so many of those that begin on 8: a thread each (kernels/threads.py), with the bits of
+    #: the tiles above. 32.8 us against 57.2 at 984,848 x 33, LayerNorm 33.3 against 65.6, with a residual 64.1 against
+    #: 114.8; 32.5 against 37.4 at 349,462 x 93, 34.7 against 43.6, 64.9 against 66.5; 33 against 43 at 955,882 x 34, 41
+    #: against 125 at 3,611,111 x 9; in fp32 32.8 against 45.7 at 955,882 x 17, with a residual 64.5 against 82.5 at
+    #: 492,424 x 33. But LayerNorm of 255,905 x 127 37.7 against 36.0, of 325,000 x 100 37.1 against 34.6, and with a
+    #: residual 68.1 against 66.6 at 233,812 x 139.
+    threads_from: int = 3
+    threads_to: tuple[int, int, int] = (143, 111, 111)
+    threads_eights_to: tuple[int, int, int] = (143, 80, 95)
+    #: Where rows are so many for each SM, of so many columns and of wider ones, and of those that begin on more than
+    #: one element: 2.9 us against 3.1 at 24,242 x 33, 2.4 and 2.4 at 12,121; 6.1 against 6.3 at 34,408 x 93, 4.8
+    #: against 4.2 at 17,204; 5.1 against 5.4 at 88,888 x 36, 3.7 against 3.6 at 44,444; but 3.6 against 3.4 at 80,000 x
+    #: 20.
+    threads_shortest: int = 64
+    threads_rows: tuple[int, int, int] = (128, 256, 512)
+    #: Warps, by the columns: 41 us against 70 with one at 3,611,111 x 9; 4.03 against 3.84 at 28,070 x 57.
+    threads_warps: tuple[tuple[int, int], ...] = ((40, 2), (512, 1))
     #: Short rows of 16 bits that begin anywhere, from so many columns on, RMSNorm's, LayerNorm's and RMSNorm's with a
     #: residual: some at once through shared memory (kernels/flat.py), where they are dense and have so many elements
     #: for each SM or more, and else in these tiles, with the same bits. 37.6 us against 42.6 at 349,462 x 93, LayerNorm
@@ -349,11 +368,14 @@ class ForwardThresholds:
     shared_widest_rows: int = 64
     #: Of eight warps, a warp a program, where a thread would have so many loads of x and residual, and LayerNorm's that
     #: are loaded element by element so many: 2.2 us against 2.6 at 1 x 16,384, 2.6 against 3.5 at 3 x 12,001, with a
-    #: residual 3.4 against 4.9; in fp32 with a residual 2.0 against 2.6 at 1 x 4,096, 3.0 against 4.2 at 32 x 8,192;
+    #: residual 3.4 against 4.9; in fp32 with a residual 2.0 against 2.6 at 1 x 4,096, 3.3 against 4.2 at 32 x 8,192;
     #: LayerNorm 2.9 against 3.3 at 1 x 16,384, 3.3 against 4.1 at 3 x 12,001, 3.2 against 3.5 at 10,953. With fewer
-    #: loads it is level, or slower: 1.9 against 1.7 at 1 x 4,096 in fp32, LayerNorm 2.8 against 2.5 at 1 x 6,144, 2.8
-    #: against 2.6 at 3 x 6,201.
+    #: loads it is level, or slower: 1.9 against 1.7 at 1 x 4,096 in fp32, LayerNorm 2.8 against 2.5 at 1 x 6,001 in
+    #: fp32, 2.7 against 2.6 at 3 x 6,201.
     shared_loads: int = 8
+    #: With a residual in fp32 so many rows: 2.6 us against 3.1 at 33 x 4,096, 2.8 against 3.4 at 48, 4.0 against 4.2 at
+    #: 48 x 8,192, 5.8 against 6.6 at 48 x 16,384; but 3.5 against 3.4 at 48 x 6,144, and 4.0 against 3.6 at 64.
+    shared_summed_fp32_rows: int = 48
     shared_centred_singles: int = 31
     #: Of rows that do not begin on 16 bytes so many: 2.8 us against 4.8 at 8 x 20,001, 3.5 against 6.3 at 8 x 20,001
     #: of LayerNorm's, 5.7 against 8.5 at 32 with a residual; but 8.0 against 6.9 at 64. Wider ones as many as above

@@ -20,10 +20,10 @@ from onepass.spec import Problem
 class Plan:
     """One launch: `programs` programs of `warps` warps, each with `blocks` blocks of `rows` × `block` elements."""
 
-    # "tile", "split" or "stream"; "odd" and "flat" for a forward of wide and of short rows that begin anywhere; for a
-    # backward "few" of few rows, "turns" of odd ones, "split_turns" of odd ones that programs share, "ring" and
-    # "ring_turns" of shared ones, and of odd shared ones, from shared memory; "columnwise" and "staged" for FP8 both
-    # ways
+    # "tile", "split" or "stream"; "threads" for the shortest rows that do not begin on 16 bytes; "odd" and "flat" for a
+    # forward of wide and of short ones that begin anywhere; for a backward "few" of few rows, "turns" of odd ones,
+    # "split_turns" of odd ones that programs share, "ring" and "ring_turns" of shared ones, and of odd shared ones,
+    # from shared memory; "columnwise" and "staged" for FP8 both ways
     schedule: str
     rows: int
     block: int
@@ -36,7 +36,9 @@ class Plan:
     as_walked: bool = False  # a tile for few rows, whose sums have the order that a walk would give them
     # Columns with one pivot, where both of LayerNorm's moments are found in one walk (kernels/tile.py); None: in two
     at_once: int | None = None
-    unit: int = 1  # columns that programs which share a row take in turn (kernels/cluster.py)
+    # Columns that programs which share a row take in turn (kernels/cluster.py), or that a thread of the tile has side
+    # by side, by whose sums one thread adds a row up (kernels/threads.py)
+    unit: int = 1
     ahead: int | None = (
         None  # blocks of weight and bias that are asked for with the row, before they are needed; None: all
     )
