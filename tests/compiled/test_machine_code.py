@@ -222,13 +222,13 @@ def test_a_ring_is_filled_in_vectors_and_nothing_spills(compiled, cols):
         assert "st.global.L1::evict_first.L2::cache_hint.v4.b32" in ptx
 
 
-def through_shared_memory(kernel, stored_as_matrices=0):
+def through_shared_memory(kernel, matrices=0):
     """The text of a kernel that spills nothing, and has vectors to shared memory and from there."""
     assert not stack_bytes(kernel)
     ptx = kernel.asm["ptx"]
     assert set(re.findall(r"cp\.async\.c[ag]\.shared\.global \[[^]]*\], \[[^]]*\], (0x\w+)", ptx)) == {"0x10"}
     assert "st.global.L1::evict_first.L2::cache_hint.v4.b32" in ptx
-    assert ptx.count("matrix") == stored_as_matrices, "whose rows begin on 16 bytes"
+    assert ptx.count("matrix") == matrices, "whose rows begin on 16 bytes"
     return ptx
 
 
@@ -271,8 +271,8 @@ def test_where_a_thread_has_a_row_it_is_alone_in_shared_memory(compiled, norm, c
     gradients.steps(plan, align)[0][0].compiled(gradients.place.device)
     assert call.plan().schedule == plan.schedule == "threads"
     for kernel, inputs, stages in zip(compiled, (1, 2), (1, plan.stages), strict=True):
-        # Both ends of each input are brought where a tensor begins or ends, and are 16 bytes that begin on as many.
-        through_shared_memory(kernel, 2 * inputs if dtype is F32 else 0)
+        # Both ends of what is brought and sent, where a tensor begins or ends, are 16 bytes that begin on as many.
+        through_shared_memory(kernel, 2 * (inputs + 1) if dtype is F32 else 0)
         slots = inputs * stages * slot_of(call.plan() if inputs == 1 else plan, problem)
         assert kernel.metadata.shared == slots * dtype.itemsize, "the slots, and nothing else"
 
