@@ -162,10 +162,11 @@ def test_few_rows_of_eight_warps_have_clusters_where_a_thread_would_have_many_lo
 
     bf16, fp32 = torch.bfloat16, torch.float32
     for shared in (
-        (16384, bf16, 8), (16384, bf16, 8, True), (8192, fp32, 4), (4096, fp32, 4, False, fp32), (6201, bf16, 1),
-        (12001, bf16, 1, True), (6001, fp32, 1), (8002, bf16, 2),
+        (16384, bf16, 8), (16384, bf16, 8, True), (8192, fp32, 4), (6201, bf16, 1), (12001, bf16, 1, True),
+        (6001, fp32, 1), (8002, bf16, 2),
     ):  # fmt: skip
         assert [slices(rows, *shared) for rows in (1, 32, 33)] == [8, 8, 1], shared
+    assert [slices(rows, 4096, fp32, 4, residual=fp32) for rows in (1, 48, 49)] == [8, 8, 1]
     for alone in ((12288, bf16, 8), (12288, bf16, 8, True), (4096, fp32, 4), (6201, bf16, 1, True)):
         assert slices(1, *alone) == 1, alone
     assert slices(1, 16384, bf16, 8, quantized="static") == 1

@@ -143,6 +143,7 @@ COLS = (64, 100, 128, 384, 512, 768, 1000, 1024, 1001, 2880, 4096, 4099, 5120, 8
 def test_every_candidate_is_a_plan_and_keeps_rows_apart_from_their_number(centred, dtype, device):
     schedules = {"tile": "tile", "split": "split", "stream": "stream"}
     schedules |= {"cluster": "tile" if device.clusters else "split", "odd": "odd"}
+    schedules |= {"threads": "tile"}  # which has rows that lie apart
     for cols in COLS:
         align = min(16, cols & -cols)
         problem = Problem(4096, 1, cols, dtype, dtype, dtype)

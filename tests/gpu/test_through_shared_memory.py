@@ -44,7 +44,7 @@ FLAT = Kernel(
 #: but one of a program's, as many, one more, and more than run at once.
 THREADS = Kernel(
     "threads", {"threads_rows": (0, 0, 0)}, {"threads_rows": (1 << 60,) * 3, "flat_elements": 1 << 60},
-    (93, 33, 3, 10, 36, 66, 111), (1, 2, 31, 63, 64, 65, 20011),
+    (33, 93, 3, 10, 36), (1, 2, 31, 63, 64, 65, 20011),
 )  # fmt: skip
 KERNELS = (ODD, FLAT, THREADS)
 
@@ -129,7 +129,7 @@ def test_every_variant_has_the_bits_of_a_tile(kernel: Kernel, op: str, options: 
 @pytest.mark.parametrize("dtypes", DTYPES, ids=str)
 @kernels
 def test_other_dtypes_have_the_bits_of_a_tile(kernel: Kernel, dtypes: tuple[torch.dtype, ...]) -> None:
-    cols = kernel.cols[1 if dtypes == DTYPES[0] or kernel is not ODD else 0]
+    cols = kernel.cols[1 if kernel is FLAT or (kernel is ODD and dtypes == DTYPES[0]) else 0]
     x = random_rows(301, cols, dtype=dtypes[0])
     weight = None if dtypes[1] is None else random_weight(cols, dtype=dtypes[1])
     bias = None if dtypes[2] is None else random_rows(cols, dtype=dtypes[2], seed=2)
@@ -137,7 +137,7 @@ def test_other_dtypes_have_the_bits_of_a_tile(kernel: Kernel, dtypes: tuple[torc
 
 
 @pytest.mark.parametrize(
-    ("kernel", "cols"), [(ODD, 1301), (FLAT, 171), (FLAT, 389), (THREADS, 33), (THREADS, 94)], ids=str
+    ("kernel", "cols"), [(ODD, 1301), (FLAT, 171), (FLAT, 389), (THREADS, 33), (THREADS, 34)], ids=str
 )
 @ops
 def test_mean_and_rstd_are_those_of_a_tile_too(op: str, kernel: Kernel, cols: int) -> None:
@@ -160,7 +160,7 @@ def test_a_row_that_is_not_finite_stays_alone(kernel: Kernel) -> None:
     cols = kernel.cols[0]
     x, weight = random_rows(901, cols, dtype=BF16), random_weight(cols, dtype=BF16)
     (expected,) = both(kernel, "rms_norm", x, weight, None)[0]
-    x[17, cols - 1], x[300, 0], x[899, 70] = torch.nan, torch.inf, -torch.inf
+    x[17, cols - 1], x[300, 0], x[899, cols // 2] = torch.nan, torch.inf, -torch.inf
     (many,), (few,) = both(kernel, "rms_norm", x, weight, None)
     assert_same_bits(many, few)
     touched = [17, 300, 899]
@@ -180,7 +180,7 @@ def test_short_rows_that_lie_apart_are_a_tile(cols: int, schedule: str) -> None:
 
 
 @pytest.mark.parametrize("residual", [False, True], ids=["alone", "residual"])
-@pytest.mark.parametrize("cols", [36, 93])
+@pytest.mark.parametrize("cols", [36, 33])
 def test_words_begin_with_other_elements_in_x_than_in_y(cols: int, residual: bool) -> None:
     """From the second element of an allocation on, so that rows of an even number of columns share words too."""
     weight = random_weight(cols, dtype=BF16)
@@ -190,7 +190,7 @@ def test_words_begin_with_other_elements_in_x_than_in_y(cols: int, residual: boo
 
 
 @pytest.mark.parametrize("residual", [False, True], ids=["alone", "residual"])
-@pytest.mark.parametrize("cols", [9, 33, 50])
+@pytest.mark.parametrize("cols", [9, 34])
 @ops
 def test_a_thread_has_a_row_of_fp32_too(op: str, cols: int, residual: bool) -> None:
     weight = random_weight(cols, dtype=FP32)

@@ -8,8 +8,8 @@ two is planned.
 
 Programs come and go, or stay, with the next rows on their way (STAGES).
 
-It is written in Gluon, as odd.py, which is for wide rows, one at a time; through.py has what both do.
-Triton's interpreter does not know it.
+It is written in Gluon, as odd.py, which is for wide rows, one at a time, and threads.py, which is for the shortest;
+through.py has what all do. Triton's interpreter does not know it.
 """
 
 import triton.language as tl

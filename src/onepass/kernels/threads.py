@@ -157,7 +157,7 @@ def y_of(
 
 @gluon.jit
 def whole_weights(p_weight, thread, offset, SHIFTED: gl.constexpr, NARROW: gl.constexpr, COLS: gl.constexpr):
-    """With the offset, in fp32; a number that nobody reads where there is none."""
+    """Weight with the offset, or bias, in fp32, a column a lane."""
     weights = ()
     if p_weight is not None:
         loaded = by_lane(p_weight, thread, COLS)
@@ -323,6 +323,7 @@ def threads_backward(
     SLOT: tl.constexpr,
     STAGES: tl.constexpr,
 ):
+    """CHUNKS as above. What lies beyond the last row is zero in shared memory, and adds nothing."""
     WARPS: gl.constexpr = gl.num_warps()
     ROWS: gl.constexpr = 32 * WARPS
     WHOLE: gl.constexpr = ALIGN > 1 or p_dy.dtype.element_ty == gl.float32
@@ -371,7 +372,7 @@ def threads_backward(
         dsums = ()
         if p_dsum is not None:
             dsums = words_of(o_dsum + row * COLS, COLS, WHOLE, p_dsum.dtype.element_ty)
-        gl.thread_barrier()
+        gl.thread_barrier()  # dx is written where dy was
 
         dots = ()
         sums = ()

@@ -1,6 +1,7 @@
 """Rows that begin anywhere, to shared memory and from there in vectors, and what is computed of them in between.
 
-For odd.py and flat.py. A row lies over threads as in tile.py, and is summed in the same order.
+For odd.py, flat.py and threads.py. In the first two a row lies over threads as in tile.py, and is summed in the same
+order.
 """
 
 from triton.experimental import gluon

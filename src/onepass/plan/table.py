@@ -20,7 +20,7 @@ from onepass.plan.tiles import Tile
 #: Entries of another format are passed over, and those of schedules that there are not.
 FORMAT = 1
 SCHEDULES = (
-    "tile", "threads", "turns", "split", "split_turns", "ring", "ring_turns", "stream", "cluster", "odd", "flat",
+    "tile", "turns", "split", "split_turns", "ring", "ring_turns", "stream", "cluster", "odd", "flat", "threads",
 )  # fmt: skip
 
 
