@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 import torch
 
-from onepass.plan import backward_plans, column_sums, in_force, plans, tuned
+from onepass.plan import backward_plans, column_sums, in_force, plans, row_counts, tuned
 from onepass.plan.turns import takes_turns
 from planning import CLUSTERED, DTYPES, GLUON, H200, norms, power_of_two_at_least, problem_of, schedules
 
@@ -295,3 +295,38 @@ def test_short_rows_are_taken_in_turns_where_they_fill_their_blocks(centred):
     assert in_turns[torch.bfloat16] == {*range(9, 27, 2), *range(49, 59, 2)}
     assert in_turns[torch.float32] == {*range(5, 31, 2), *range(49, 97, 2)}
     assert schedule(50, torch.bfloat16, align=2) == "tile", "in pieces of 4 bytes"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("residual", [False, True], ids=["alone", "residual"])
+@norms
+def test_many_short_odd_rows_have_a_thread_each_and_all_their_programs_run_at_once(centred, residual, dtype):
+    t, vector = in_force.thresholds(), 16 // dtype.itemsize
+
+    def plan_of(rows, cols, device=GLUON, **changes):
+        kind = dtype if residual else None
+        align = min(vector, cols & -cols)
+        dense = {"turns": vector // align, "residual": kind, "sum": kind}
+        problem = replace(problem_of(rows, cols, dtype), **dense | changes)
+        return problem, backward_plans.backward_plan(problem, device, centred, align, True)
+
+    widest = t.threads_backward_tiles[1 if centred else 2 if residual else 0][-1].cols * 2 // dtype.itemsize
+    for cols in (3, 9, 10, 17, 25, widest - 1 + widest % 2):
+        problem, plan = plan_of(1 << 22, cols)
+        least = backward_plans.least_by_thread(problem, GLUON, min(vector, cols & -cols))
+        assert plan_of(least - 1, cols)[1].schedule in ("tile", "turns")
+        for rows in (least, least + 1, 1 << 22):
+            problem, plan = plan_of(rows, cols)
+            assert (plan.schedule, plan.rows) == ("threads", 32 * plan.warps) and plan.programs * plan.rows <= rows + 63
+            at_once = -(-plan.programs // GLUON.sms)
+            slots = plan.stages * (3 if residual else 2) * plans.slot_of(plan, problem) * dtype.itemsize
+            assert at_once * (slots + 1024) <= GLUON.shared
+            # A warp's registers are in one of the four parts that an SM has of them.
+            assert GLUON.registers // 4 // (32 * plan.registers) * 4 >= at_once * plan.warps
+            partials = 4 * cols * plan.programs * plan.warps
+            assert partials <= max(t.partials_bytes, rows * cols * dtype.itemsize // t.partials_of_x)
+        assert plan_of(1 << 22, cols, turns=1)[1].schedule != "threads", "not dense"
+        assert plan_of(1 << 22, cols, H200)[1].schedule != "threads", "without Gluon"
+        counts = row_counts.row_counts_apart(0, least)
+        assert "threads" in {plan_of(rows, cols)[1].schedule for rows in counts}, "compiled with the first call"
+    assert plan_of(1 << 22, widest + 2 - widest % 2 + 1)[1].schedule != "threads"
