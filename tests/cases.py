@@ -48,6 +48,7 @@ _NO_ODD_TILES: dict[str, object] = {
     "odd_centred_fp32_between": (),
     "single_between": (),
     "single_centred_between": (),
+    "paired_between": ((), (), ()),
     "wide_forward_tile": Tile(0, 1, 1),
 }
 

@@ -267,6 +267,30 @@ def test_rows_in_turns_of_fp32_have_narrower_blocks():
     assert [block(cols, torch.float32, torch.float32) for cols in (433, 801, 1001)] == [128, 128, 256]
     assert [block(cols, torch.bfloat16) for cols in (867, 1601)] == [128, 256]
     assert block(433, torch.float32, rows=1500) == 256, "few of them"
+    for residual, tiles in ((None, t.turns_of_fp32_many), (torch.float32, t.summed_turns_of_fp32_many)):
+        for first, last, least, tile in tiles:
+            for cols in (first // 2 - 2, last // 2 - 3):
+                assert block(cols, torch.float32, residual, least) == tile.block
+                assert block(cols, torch.float32, residual, least - 1) > tile.block, "few of them"
+
+
+def test_rows_in_turns_with_a_residual_of_16_bits_have_their_own_tiles():
+    t = in_force.thresholds()
+
+    def planned(cols, rows, centred=False, dtype=torch.bfloat16):
+        problem = replace(problem_of(rows, cols, dtype, residual=dtype), turns=16 // dtype.itemsize)
+        return backward_plans.backward_plan(problem, H200, centred, 1, True)
+
+    for first, tile in t.turns_of_16_bits_between[2]:
+        for cols in (first - 7, tile.cols - 7):
+            plan = planned(cols, 20_000)
+            assert (plan.schedule, plan.block, plan.stages) == ("turns", tile.block, tile.stages), cols
+    for first, last, fewer, tile in t.summed_turns_of_16_bits_few:
+        for cols in (first - 7, last - 7):
+            few, many = planned(cols, fewer - 1), planned(cols, fewer)
+            assert (few.block, few.warps) == (tile.block, tile.warps) and many.programs > few.programs
+            assert planned(cols, fewer - 1, centred=True).block < tile.block, "LayerNorm's"
+            assert planned(cols // 2, fewer - 1, dtype=torch.float32).block < tile.block
 
 
 def test_a_wide_ring_has_the_fewest_slices_where_rows_begin_in_the_middle_of_lines():

@@ -339,7 +339,7 @@ def test_many_short_odd_rows_pass_through_shared_memory_some_at_once(centred, re
         assert plan_of(1 << 20, cols, H200)[1].schedule == "tile", "without Gluon"
         apart = row_counts.row_counts_apart(forward_plans.most_prompt_rows(problem, GLUON))
         assert "flat" in {plan_of(rows, cols)[1].schedule for rows in apart}, "compiled with the first call"
-    assert plan_of(1 << 20, 513)[1].schedule == plan_of(1 << 20, 146, align=2)[1].schedule == "tile"
+    assert plan_of(1 << 20, 513)[1].schedule == plan_of(1 << 20, 254, align=2)[1].schedule == "tile"
     wider = {"residual": torch.float32, "sum": torch.float32}
     others = (wider, {"y": torch.float32}, {"quantized": "static"}, {"per_lane": True, "lanes": 2, "dense": False})
     assert "flat" not in {plan_of(1 << 20, 145, **changes)[1].schedule for changes in others}
@@ -350,8 +350,9 @@ def test_many_short_odd_rows_pass_through_shared_memory_some_at_once(centred, re
 def test_many_of_the_shortest_odd_rows_have_a_thread_each(centred, residual):
     plan_of = partial(plan_of_odd, centred, residual)
     t = in_force.thresholds()
-    widest = t.threads_to[1 if centred else 0 if residual is None else 2]
-    for cols, align in ((3, 1), (9, 1), (33, 1), (64, 1), (36, 4), (65, 1), (94, 2), (76, 4), (widest, 1)):
+    kind = 1 if centred else 0 if residual is None else 2
+    widest, pairs = t.threads_to[kind], t.threads_paired_to[kind] // 4 * 4 - 2
+    for cols, align in ((3, 1), (9, 1), (33, 1), (64, 1), (36, 4), (65, 1), (94, 2), (76, 4), (widest, 1), (pairs, 2)):
         problem, plan = plan_of(1 << 20, cols, align=align)
         many = forward_plans.least_by_thread(problem, GLUON, align)
         few = plan_of(many - 1, cols, align=align)[1]
@@ -369,6 +370,7 @@ def test_many_of_the_shortest_odd_rows_have_a_thread_each(centred, residual):
         apart = row_counts.row_counts_apart(forward_plans.most_prompt_rows(problem, GLUON), least)
         assert "threads" in {plan_of(rows, cols, align=align)[1].schedule for rows in apart}, "with the first call"
     assert plan_of(1 << 20, widest + 2)[1].schedule == "flat"
+    assert plan_of(1 << 20, pairs + 8, align=2)[1].schedule == "tile"
     assert plan_of(1 << 20, 64, align=16)[1].schedule == "tile"
     wider = {"residual": torch.float32, "sum": torch.float32}
     others = (wider, {"y": torch.float32}, {"quantized": "static"}, {"per_lane": True, "lanes": 2, "dense": False})

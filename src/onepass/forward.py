@@ -207,22 +207,25 @@ class Forward:
             constants |= {"EVEN": problem.cols % (plan.block * plan.blocks) == 0, "AFFINE_FIRST": plan.affine_first}
             constants |= {"PACKED": plans.is_packed(plan, align, backward=False)}
             constants |= {"EARLY": plan.blocks if plan.ahead is None else plan.ahead}
-        elif plan.schedule == "odd":
-            kernel, names, dtypes = odd_forward, FORWARD_TENSORS, dtypes[: len(FORWARD_TENSORS)]
-            constants |= {"BLOCKS": plan.blocks, "CHUNKS": plans.chunks_of(plan, problem), "STAGES": plan.stages}
-            constants |= {"SLOT": plans.slot_of(plan, problem), "PAIRED": plans.has_pairs(plan, problem)}
-            return Step(kernel, names, dtypes, constants, self._scalars(plan, align, quantizing), plan)
-        elif plan.schedule == "flat":
-            names, dtypes = FORWARD_TENSORS, dtypes[: len(FORWARD_TENSORS)]
-            constants |= {"ROWS": plan.rows, "BLOCKS": plan.blocks, "CHUNKS": plans.chunks_of(plan, problem)}
-            constants |= {"SLOT": plans.slot_of(plan, problem), "STAGES": plan.stages}
-            del constants["LANED"]
-            return Step(flat_forward, names, dtypes, constants, self._scalars(plan, align, quantizing), plan)
-        elif plan.schedule == "threads":
-            names, dtypes = FORWARD_TENSORS, dtypes[: len(FORWARD_TENSORS)]
-            constants |= {"COLS": problem.cols, "CHUNKS": plans.chunks_of(plan, problem)}
-            constants |= {"SLOT": plans.slot_of(plan, problem), "SIDE": plan.unit}
-            del constants["LANED"]
-            return Step(threads_forward, names, dtypes, constants, self._scalars(plan, align, quantizing), plan)
+        else:
+            return self._through_shared_memory(plan, align, dtypes[: len(FORWARD_TENSORS)], constants)
         scalars = self._scalars(plan, align, quantizing)
         return Step(kernel, names, dtypes, constants | quantizing.constants, scalars, plan)
+
+    def _through_shared_memory(
+        self, plan: Plan, align: int, dtypes: tuple[torch.dtype | None, ...], constants: dict[str, Any]
+    ) -> Step:
+        problem = self.problem
+        constants |= {"CHUNKS": plans.chunks_of(plan, problem), "SLOT": plans.slot_of(plan, problem)}
+        if plan.schedule == "odd":
+            kernel = odd_forward
+            constants |= {"BLOCKS": plan.blocks, "STAGES": plan.stages, "PAIRED": plans.has_pairs(plan, problem)}
+        else:
+            del constants["LANED"]  # one row behind the other
+            if plan.schedule == "flat":
+                kernel = flat_forward
+                constants |= {"ROWS": plan.rows, "BLOCKS": plan.blocks, "STAGES": plan.stages}
+            else:
+                kernel = threads_forward
+                constants |= {"COLS": problem.cols, "SIDE": plan.unit}
+        return Step(kernel, FORWARD_TENSORS, dtypes, constants, self._scalars(plan, align, PLAIN), plan)

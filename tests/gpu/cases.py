@@ -142,6 +142,8 @@ CASES = [
     Case("many of 20 columns", "rms_norm", "tile", (300_007, 20), FP16, options={"cast": "llama"}),
     Case("many of 17 columns", "layer_norm", "tile", (20_011, 17), BF16, bias=True),
     Case("many of 26 columns residual", "rms_norm", "tile", (20_011, 26), BF16, residual=BF16),
+    Case("many of 26 columns bias", "rms_norm", "tile", (20_011, 26), BF16, bias=True),
+    Case("many of 17 columns residual", "layer_norm", "tile", (20_011, 17), BF16, bias=True, residual=BF16),
     Case("many of 11 fp32 columns", "layer_norm", "tile", (20_011, 11), FP32, bias=True),
     # Short ones in pieces of 4 and of 8 bytes.
     *(
@@ -250,7 +252,8 @@ def backward_schedule(case: Case) -> str:
 
 def _has_a_thread_a_row(case: Case, rows: int, width: int) -> bool:
     t = in_force.thresholds()
-    tiles = t.threads_backward_tiles[1 if case.op == "layer_norm" else 0 if case.residual is None else 2]
+    two_sums = case.op == "layer_norm" or case.bias
+    tiles = t.threads_backward_tiles[1 if two_sums else 0 if case.residual is None else 2]
     shortest, wider, in_eights = t.threads_backward_rows
     least = in_eights if width % 8 == 0 else shortest if width // 2 <= t.threads_backward_shortest else wider
     many = rows >= least * torch.cuda.get_device_properties(0).multi_processor_count
@@ -288,7 +291,7 @@ def streaming() -> Any:
     changes |= dict.fromkeys(("turns_shared", "centred_turns_shared", "backward_few", "summed_backward_few"), ())
     for name in (entry.name for entry in fields(now)):
         value = getattr(now, name)
-        if name == "threads_backward_tiles":
+        if name in ("threads_backward_tiles", "paired_between", "turns_of_16_bits_between"):
             changes[name] = ((), (), ())
         elif name.endswith("_tiles"):
             changes[name] = (replace(value[0], cols=1),)

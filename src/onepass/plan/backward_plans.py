@@ -15,6 +15,7 @@ from onepass.plan.plans import (
     cdiv,
     fitting,
     itemsize,
+    kind_of,
     piece_of,
     slot_of,
     snug,
@@ -166,8 +167,8 @@ def backward_choice(problem: Problem, device: Device, centred: bool, align: int)
     columns = columns_of_16_bits(problem)
     if device.gluon and columns >= t.ring_from and _suits_a_ring(problem, centred, align):
         return Choice(_ring_for(problem), _ring_tile(problem, device, columns))
-    kind = 1 if centred else 0 if problem.residual is None else 2
-    short = fitting(t.threads_backward_tiles[kind], columns)
+    two_sums = centred or problem.bias is not None
+    short = fitting(t.threads_backward_tiles[kind_of(problem, two_sums)], columns)
     if short is not None and device.gluon and problem.turns > 1:
         return Choice("threads", short)
     return _held_backward(problem, centred, align)
@@ -206,10 +207,16 @@ def _held_backward(problem: Problem, centred: bool, align: int) -> Choice:
     if in_turns:
         columns = reach(problem) * problem.h.itemsize // 2
         tile = fitting(t.centred_turns_tiles if centred else t.turns_tiles, columns)
+        alone = problem.residual is None
         if problem.h.itemsize == 4:
-            alone = problem.residual is None
             tile = between(t.turns_of_fp32_between if alone else t.summed_turns_of_fp32_between, columns) or tile
-        few = t.turns_few if problem.residual is None else t.summed_turns_few
+            many = t.turns_of_fp32_many if alone else t.summed_turns_of_fp32_many
+            tile = _of_many(many, columns, problem.rows) or tile
+        else:
+            kind = kind_of(problem, centred)
+            tile = between(t.turns_of_16_bits_between[kind], columns) or tile
+            tile = _of_few(t.summed_turns_of_16_bits_few if kind == 2 else (), columns, problem.rows) or tile
+        few = t.turns_few if alone else t.summed_turns_few
         tile = _of_few(few, columns, problem.rows) or tile
     else:
         columns = columns_of_16_bits(problem)
@@ -233,6 +240,10 @@ def _held_backward(problem: Problem, centred: bool, align: int) -> Choice:
 
 def _of_few(tiles: tuple[tuple[int, int, int, Tile], ...], columns: int, rows: int) -> Tile | None:
     return next((tile for least, most, fewer, tile in tiles if least <= columns <= most and rows < fewer), None)
+
+
+def _of_many(tiles: tuple[tuple[int, int, int, Tile], ...], columns: int, rows: int) -> Tile | None:
+    return next((tile for least, most, fewest, tile in tiles if least <= columns <= most and rows >= fewest), None)
 
 
 def _short_tiles(problem: Problem, centred: bool) -> tuple[tuple[int, int, int, Tile], ...]:

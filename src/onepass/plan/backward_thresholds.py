@@ -211,6 +211,48 @@ class BackwardThresholds:
         (1151, Tile(2304, 1, 2, 4, 3, block=128)),
     )
     summed_turns_of_fp32_between: Between = ((801, Tile(1700, 1, 2, 4, 3, block=128)),)
+    #: Many, from so many columns to so many and so many rows on: 79 us against 88 at 16,766 x 1,501, LayerNorm 81
+    #: against 88; LayerNorm 81 against 101 at 10,062 x 2,501; 81 against 91 at 8,674 x 2,901, 83 against 90 at 7,188 x
+    #: 3,501; with a residual 43.5 against 47.8 at 5,130 x 1,735, 103 against 120 at 14,504, 104 against 119 at 11,433
+    #: x 2,201, 103 against 122 at 7,861 x 3,201. Fewer are level, or slower: 14.0 against 12.3 at 722 x 2,901, with a
+    #: residual 16.3 against 15.3 at 1,397 x 1,501, 122 against 117 at 6,451 x 3,901.
+    turns_of_fp32_many: tuple[tuple[int, int, int, Tile], ...] = (
+        (2305, 3100, 1024, Tile(3100, 1, 4, 3, 3, block=256)),
+        (3101, 5500, 512, Tile(5500, 1, 4, 2, 3, block=256)),
+        (5501, 6600, 2048, Tile(6600, 1, 4, 3, 2, block=256)),
+        (6601, 8400, 1536, Tile(8400, 1, 8, 2, 2, block=512)),
+    )
+    summed_turns_of_fp32_many: tuple[tuple[int, int, int, Tile], ...] = (
+        (2305, 3700, 2048, Tile(3700, 1, 4, 2, 3, block=256)),
+        (3701, 5000, 2048, Tile(5000, 1, 4, 3, 2, block=256)),
+        (5001, 7200, 2048, Tile(7200, 1, 8, 2, 2, block=512)),
+    )
+    #: Of 16 bits, RMSNorm's, LayerNorm's and those with a residual. Rows that come to a little more than 256 columns
+    #: fill few of a fifth block of 64: 77 us against 84 at 167,772 x 250, LayerNorm 80 against 95, 33 against 36 at
+    #: 49,734 x 253; but 77 against 74 at 162,569 x 258, LayerNorm 79 against 84. LayerNorm's of three stages and not
+    #: four 16.9 against 18.0 at 698 x 6,001, 106 against 107 at 8,387. With a residual in wider blocks from 177 columns
+    #: on, 94 against 103 at 226,719 x 185, and with fewer stages, which leave room for all programs: 107 against 132 at
+    #: 135,664 x 371, 37 against 43 at 38,130 x 330; 104 against 126 at 18,634 x 2,701, 35.5 against 40.8 at 3,594 x
+    #: 3,501; level at 291 and 2,401. Wider blocks again from there on: 124 against 128 at 12,279 x 4,099, 18.5 against
+    #: 20.5 at 1,023, 116 against 127 at 8,387 x 6,001, 19.4 against 22.1 at 599 x 7,001.
+    turns_of_16_bits_between: tuple[Between, Between, Between] = (
+        ((257, Tile(263, 8, 2, 4, 3, block=32)),),
+        ((257, Tile(272, 8, 2, 4, 3, block=32)), (4609, Tile(6144, 1, 8, 1, 3, block=1024))),
+        (
+            (177, Tile(304, 8, 4, 2, 4, block=64)),
+            (305, Tile(400, 8, 4, 2, 3, block=64)),
+            (2305, Tile(3584, 1, 4, 2, 3, block=512)),
+            (3585, Tile(4608, 1, 4, 2, 3, block=1024)),
+            (4609, Tile(7168, 1, 8, 1, 3, block=2048)),
+        ),
+    )
+    #: With a residual fewer programs for fewer than so many: 16.7 us against 18.5 at 2,417 x 1,735, 8.9 against 10.0 at
+    #: 1,000 x 1,601, but 16.1 against 15.5 at 3,000 x 1,401; 16.9 against 20.0 at 2,045 x 2,051, 35.6 against 37.0 at
+    #: 6,135, but 113 against 107 at 24,540.
+    summed_turns_of_16_bits_few: tuple[tuple[int, int, int, Tile], ...] = (
+        (1401, 1900, 2500, Tile(1900, 1, 4, 2, 3, block=512)),
+        (1901, 2304, 8192, Tile(2304, 1, 4, 2, 3, block=512)),
+    )
     #: LayerNorm's wider ones with twice the warps: 121 us against 131 at 11,997 x 5,001.
     centred_turns_tiles: tuple[Tile, ...] = (*turns_tiles[:-2], Tile(6144, 1, 8, 1, 4, block=1024), turns_tiles[-1])
     #: LayerNorm's that are wider would leave more partials than `partials_bytes`, or too few programs: 176 us in slices

@@ -21,6 +21,7 @@ from onepass.plan.plans import (
     cdiv,
     fitting,
     itemsize,
+    kind_of,
     piece_of,
     power_of_two,
     slot_of,
@@ -118,10 +119,11 @@ def _flat(problem: Problem, device: Device, tile: Tile, centred: bool) -> Plan |
 def least_by_thread(problem: Problem, device: Device, align: int) -> int:
     """The fewest short rows that have a thread each."""
     t = in_force.thresholds()
-    shortest, wider, in_pieces = t.threads_rows
+    shortest, wider, in_pieces, in_pairs = t.threads_rows
+    short = problem.cols <= t.threads_shortest
     if align > 1:
-        return device.sms * in_pieces
-    return device.sms * (shortest if problem.cols <= t.threads_shortest else wider)
+        return device.sms * (in_pairs if _is_paired(problem, align) and not short else in_pieces)
+    return device.sms * (shortest if short else wider)
 
 
 def _by_threads(problem: Problem, tile: Tile, align: int) -> Plan:
@@ -281,8 +283,11 @@ def _most_shared(problem: Problem, device: Device, plan: Plan, align: int) -> in
 def forward_choice(problem: Problem, device: Device, centred: bool, align: int) -> Choice:
     """By the thresholds."""
     choice, t = _choice(problem, device, centred, align), in_force.thresholds()
-    piece, kind = piece_of(problem.x, align), 1 if centred else 0 if problem.residual is None else 2
-    most = (t.threads_eights_to if piece == 8 else t.threads_to)[kind] if piece < 16 else 0
+    piece, kind = piece_of(problem.x, align), kind_of(problem, centred)
+    widest = t.threads_eights_to if piece == 8 else t.threads_to
+    if _is_paired(problem, align):
+        widest = t.threads_paired_to
+    most = widest[kind] if piece < 16 else 0
     short = t.threads_from <= problem.cols <= most and device.gluon and _is_of_one_size(problem)
     return Choice("threads", choice.tile) if short else choice
 
@@ -293,7 +298,7 @@ def _choice(problem: Problem, device: Device, centred: bool, align: int) -> Choi
     plain = problem.residual is None and not problem.quantized
     if device.gluon and piece_of(problem.x, align) == 2 and _suits_shared_memory(problem):
         flat = fitting(t.flat_tiles, problem.cols)
-        if flat is not None and problem.cols >= t.flat_from[1 if centred else 0 if problem.residual is None else 2]:
+        if flat is not None and problem.cols >= t.flat_from[kind_of(problem, centred)]:
             return Choice("flat", flat)
     if piece_of(problem.x, align) <= 4:
         odd = fitting(t.odd_centred_forward_tiles if centred else t.odd_forward_tiles, problem.cols)
@@ -304,6 +309,8 @@ def _choice(problem: Problem, device: Device, centred: bool, align: int) -> Choi
             odd = between(t.odd_centred_fp32_between if centred else whole, problem.cols) or odd
         if piece_of(problem.x, align) == 2 and (centred or plain):
             odd = between(t.single_centred_between if centred else t.single_between, problem.cols) or odd
+        if _is_paired(problem, align):
+            odd = between(t.paired_between[kind_of(problem, centred)], problem.cols) or odd
         if odd is not None:
             return Choice("tile", odd)
     if problem.quantized and held == 2 and not centred and align >= 8 and problem.cols >= t.quantized_from:
@@ -367,6 +374,11 @@ def _choice(problem: Problem, device: Device, centred: bool, align: int) -> Choi
         if shared is not None:
             return Choice("cluster", shared)
     return Choice("split", _forward_slice(problem, centred, align))
+
+
+def _is_paired(problem: Problem, align: int) -> bool:
+    """Whether its elements can be loaded two at a time, and no more."""
+    return problem.x.itemsize == 2 == align
 
 
 def _suits_shared_memory(problem: Problem) -> bool:

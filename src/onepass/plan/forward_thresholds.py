@@ -251,22 +251,35 @@ class ForwardThresholds:
     #: against 80 at 17 columns, but 69 against 59 at 25.
     single_centred_between: Between = ((17, Tile(40, 32, 4, block=8)), (129, Tile(240, 4, 2, block=16)))
     single_between: Between = ((17, Tile(24, 32, 4, block=8)),)
+    #: Of 16 bits that begin on 4 bytes, two elements a thread, RMSNorm's, LayerNorm's and RMSNorm's with a residual:
+    #: 35.4 us against 38.9 at 169,466 x 198, 3.5 against 4.1 at 8,000; LayerNorm 2.9 against 3.4 at 8,000 x 98, but 1.7
+    #: against 1.6 at 300, and of 150 to 254 columns level; with a residual 67 against 83 at 169,466 x 198, 12.1 against
+    #: 15.0 at 24,000, 4.0 against 5.3 at 8,000 x 130.
+    paired_between: tuple[Between, Between, Between] = (
+        ((129, Tile(256, 8, 4, block=64)),),
+        ((97, Tile(128, 8, 4, block=64)),),
+        ((129, Tile(256, 4, 4, block=64)),),
+    )
     #: Dense rows that do not begin on 16 bytes, from three columns up to so many, RMSNorm's, LayerNorm's and RMSNorm's
-    #: with a residual, and up to so many of those that begin on 8: a thread each (kernels/threads.py), with the bits of
-    #: the tiles above. 32.8 us against 57.2 at 984,848 x 33, LayerNorm 33.3 against 65.6, with a residual 64.1 against
-    #: 114.8; 32.5 against 37.4 at 349,462 x 93, 34.7 against 43.6, 64.9 against 66.5; 33 against 43 at 955,882 x 34, 41
-    #: against 125 at 3,611,111 x 9; in fp32 32.8 against 45.7 at 955,882 x 17, with a residual 64.5 against 82.5 at
-    #: 492,424 x 33. But LayerNorm of 255,905 x 127 37.7 against 36.0, of 325,000 x 100 37.1 against 34.6, and with a
-    #: residual 68.1 against 66.6 at 233,812 x 139.
+    #: with a residual, up to so many of those of 16 bits that begin on 4, and of those that begin on 8: a thread each
+    #: (kernels/threads.py), with the bits of the tiles above. 32.8 us against 57.2 at 984,848 x 33, LayerNorm 33.3
+    #: against 65.6, with a residual 64.1 against 114.8; 32.5 against 37.4 at 349,462 x 93, 34.7 against 43.6, 64.9
+    #: against 66.5; 33 against 43 at 955,882 x 34, 41 against 125 at 3,611,111 x 9; in fp32 32.8 against 45.7 at
+    #: 955,882 x 17, with a residual 64.5 against 82.5 at 492,424 x 33. But LayerNorm of 255,905 x 127 37.7 against
+    #: 36.0, of 325,000 x 100 37.1 against 34.6, and with a residual 68.1 against 66.6 at 233,812 x 139. In pieces of 4
+    #: bytes 33.7 against 35.5 at 184,365 x 182, LayerNorm 37.6 against 46.9 at 294,337 x 114, but 15.7 against 13.8 at
+    #: 70,000 x 130; with a residual 66.8 against 69.9 at 294,337 x 114, but 70.4 against 67.5 at 207,126 x 162.
     threads_from: int = 3
     threads_to: tuple[int, int, int] = (143, 111, 111)
+    threads_paired_to: tuple[int, int, int] = (182, 128, 128)
     threads_eights_to: tuple[int, int, int] = (143, 80, 95)
-    #: Where rows are so many for each SM, of so many columns and of wider ones, and of those that begin on more than
-    #: one element: 2.9 us against 3.1 at 24,242 x 33, 2.4 and 2.4 at 12,121; 6.1 against 6.3 at 34,408 x 93, 4.8
-    #: against 4.2 at 17,204; 5.1 against 5.4 at 88,888 x 36, 3.7 against 3.6 at 44,444; but 3.6 against 3.4 at 80,000 x
-    #: 20.
+    #: Where rows are so many for each SM: of so many columns, of wider ones, of those that begin on more than one
+    #: element, and of those of more than so many columns that begin on 4 bytes. 3.0 us against 3.1 at 24,242 x 33, 2.5
+    #: against 2.4 at 12,121; 6.1 against 6.3 at 34,408 x 93, 4.8 against 4.2 at 17,204; 5.1 against 5.4 at 88,888 x
+    #: 36, 3.9 against 3.6 at 44,444, but 3.6 against 3.4 at 80,000 x 20; 8.4 against 10.1 at 50,000 x 130, LayerNorm
+    #: 8.5 against 9.4 at 98 columns, 7.8 against 7.0 at 34,000 x 114.
     threads_shortest: int = 64
-    threads_rows: tuple[int, int, int] = (128, 256, 512)
+    threads_rows: tuple[int, int, int, int] = (128, 256, 512, 352)
     #: Warps, by the columns: 41 us against 70 with one at 3,611,111 x 9; 4.03 against 3.84 at 28,070 x 57.
     threads_warps: tuple[tuple[int, int], ...] = ((40, 2), (512, 1))
     #: Short rows of 16 bits that begin anywhere, from so many columns on, RMSNorm's, LayerNorm's and RMSNorm's with a

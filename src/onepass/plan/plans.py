@@ -113,6 +113,11 @@ def piece_of(dtype: torch.dtype, align: int) -> int:
     return min(16, align * dtype.itemsize)
 
 
+def kind_of(problem: Problem, centred: bool) -> int:
+    """Its place in thresholds of RMSNorm's, LayerNorm's and RMSNorm's with a residual."""
+    return 1 if centred else 0 if problem.residual is None else 2
+
+
 def vector_of(problem: Problem, align: int) -> int:
     """Elements that a thread has side by side, of rows that begin on 16 bytes."""
     if problem.quantized not in (None, "tensor", "amax"):  # 16 bytes are stored too; for the tensor it is x that counts

@@ -25,7 +25,9 @@ def row_counts_apart(prompt: int = 0, *least: int) -> tuple[int, ...]:
     most |= {rows for _, rows in t.few_shared_rows} | {rows for rows, _ in t.few_columns[:-1]}
     tiles_of_few = (*t.turns_few, *t.summed_turns_few, *t.backward_few, *t.summed_backward_few, *t.backward_short)
     tiles_of_few += (*t.summed_backward_short, *t.centred_backward_short, *t.centred_fp32_backward_short)
-    most |= {rows - 1 for *_, rows, _ in tiles_of_few}
+    tiles_of_few += t.summed_turns_of_16_bits_few
+    tiles_of_many = (*t.turns_of_fp32_many, *t.summed_turns_of_fp32_many)
+    most |= {rows - 1 for *_, rows, _ in (*tiles_of_few, *tiles_of_many)}
     most |= {t.short_rows - 1} | {rows - 1 for rows in least}
     # As many rows as leave small tiles alone, and twice as many again and again, have each number of these together.
     doubled = itertools.takewhile(lambda rows: rows < t.shortest_min_rows, (t.small_programs << n for n in range(32)))
