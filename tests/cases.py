@@ -60,6 +60,7 @@ _NO_TILES = {
     "centred_fp32_between": (),
     "plain_tiles": (),
     "plain_between": (),
+    "plain_fp32_between": (),
     "short_between": (),
     "short_centred_between": (),
     "summed_between": (),

@@ -327,8 +327,8 @@ def _choice(problem: Problem, device: Device, centred: bool, align: int) -> Choi
         tile = between(t.wider_weight_between, columns) or tile
     if plain and held == 2 and piece >= 8:
         tile = between(t.short_centred_between if centred else t.short_between, columns) or tile
-    if plain and held == 2 and not centred and piece == 16:
-        tile = between(t.plain_between, columns) or tile
+    if plain and not centred and piece == 16:
+        tile = between(t.plain_between if held == 2 else t.plain_fp32_between, columns) or tile
     summed = problem.residual is not None and not problem.quantized and problem.x.itemsize == 2
     if summed and not centred and piece == 16:
         tile = between(t.summed_between, columns) or tile

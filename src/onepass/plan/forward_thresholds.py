@@ -54,6 +54,10 @@ class ForwardThresholds:
     #: against 8.0 at 1,056 x 5,376, 7.4 against 8.5 at 6,144 columns, 57.8 against 61.3 at 11,160 x 5,376; level at 64
     #: and 300 rows.
     plain_between: Between = ((1537, Tile(1792, 1, 2, block=256)), (5121, Tile(6144, 1, 4, block=512)))
+    #: In fp32, by twice the columns, smaller programs in narrower blocks: 7.5 us against 8.1 at 20,000 x 160, 19.9
+    #: against 21.2 at 60,000, 6.0 against 6.9 at 20,000 x 104, 3.1 against 3.4 at 4,000 x 192; level at 128 columns and
+    #: for many.
+    plain_fp32_between: Between = ((193, Tile(384, 8, 2, block=64)),)
     #: Short ones of nothing but x, of 16 bits, that begin on 8 bytes at least, RMSNorm's and LayerNorm's, in narrower
     #: blocks, which reach less far beyond the row: 33.6 us against 42.4 at 1,625,000 x 20, LayerNorm 37.0 against 54.8;
     #: 34.8 against 38.1 at 902,777 x 36, LayerNorm 36.8 against 48.6; level at 500 and 6,000 rows, but LayerNorm of
