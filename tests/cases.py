@@ -49,6 +49,7 @@ _NO_ODD_TILES: dict[str, object] = {
     "single_between": (),
     "single_centred_between": (),
     "paired_between": ((), (), ()),
+    "plain_fp32_between": (),
     "wide_forward_tile": Tile(0, 1, 1),
 }
 
@@ -60,7 +61,6 @@ _NO_TILES = {
     "centred_fp32_between": (),
     "plain_tiles": (),
     "plain_between": (),
-    "plain_fp32_between": (),
     "short_between": (),
     "short_centred_between": (),
     "summed_between": (),
