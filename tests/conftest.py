@@ -55,6 +55,41 @@ def few_partials_at_a_time() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def language_patched_once_a_launch() -> Iterator[None]:
+    """Triton's interpreter puts its own functions into triton.language with a launch, and again with each call of a
+    function from a kernel: half of the time that these tests would take. Here it does so once a launch.
+    """
+    if not INTERPRETED:
+        yield
+        return
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    patch_lang, patched = interpreter._patch_lang, set[str]()
+
+    def once(function: Any) -> Any:
+        names = {each.__name__ for each in function.__globals__.values() if each is tl or each is tl.core}
+        if patched and names <= patched:
+            return interpreter._LangPatchScope()  # of nothing
+        launched = not patched
+        patched.update(names)
+        scope = patch_lang(function)
+        if launched:
+            restore = scope.restore
+
+            def restore_all() -> None:
+                patched.clear()
+                restore()
+
+            scope.restore = restore_all
+        return scope
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interpreter, "_patch_lang", once)
+        yield
+
+
 @dataclass(frozen=True)
 class Launch:
     kernel: str

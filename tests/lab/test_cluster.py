@@ -144,17 +144,14 @@ def test_cases_each_have_a_process_and_leave_what_they_leave_without_a_cluster(f
     assert [len(each) for each in ran] == [1, 1] and len(set.union(*ran)) == 2
     assert {row.place for row in there.rows()[0].values()} == {(socket.gethostname(), "cpu", "")}
 
-
-def test_a_rerun_samples_again_what_it_is_asked_to_and_pools_it(folder, connected):
-    run = begun(folder, "noisy", "my_norms:norm", 8, 16)
-    execute(run, connected)
-    once = {key: len(row.timings["call"].rounds) for key, row in run.rows()[0].items()}
-    again = run.cases[0].id
-    execute(run, connected, again={again})
-    for (case, backend), row in run.rows()[0].items():
+    # A rerun samples again what it is asked to, and pools it.
+    once = {key: len(row.timings["call"].rounds) for key, row in there.rows()[0].items()}
+    again = there.cases[0].id
+    execute(there, connected, again={again})
+    for (case, backend), row in there.rows()[0].items():
         assert (len(row.timings["call"].rounds) > once[case, backend]) == (case == again)
     assert len(processes(folder, 8)) == 2 and len(processes(folder, 16)) == 1
-    assert len(run.environments) == 1, "a place that is known is not written down again"
+    assert len(there.environments) == 1, "a place that is known is not written down again"
 
 
 def test_a_case_that_is_lost_for_good_is_named_and_keeps_no_other_from_finishing(folder, connected, monkeypatch):
