@@ -58,7 +58,7 @@ def few_partials_at_a_time() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def language_patched_once_a_launch() -> Iterator[None]:
     """Triton's interpreter puts its own functions into triton.language with a launch, and again with each call of a
-    function from a kernel: half of the time that these tests would take. Here it does so once a launch.
+    function from a kernel: two fifths of the time that these tests would take. Here it does so once a launch.
     """
     if not INTERPRETED:
         yield
