@@ -35,6 +35,7 @@ _NO_ODD_TILES: dict[str, object] = {
     "odd_centred_wide_short_tile": Tile(0, 1, 1),
     "eights_backward_tiles": (),
     "half_odd_wide_from": 1 << 30,
+    "backward_between_sectors": ((), (), ()),
     "backward_short": (),
     "summed_backward_short": (),
     "centred_backward_short": (),

@@ -86,5 +86,6 @@ def held_by_a_thread(plan, vector):
 
 def order_of_sums(plan):
     walked = plan.as_walked or plan.schedule == "stream"
-    held = "tile" if plan.schedule in ("odd", "flat", "threads") else plan.schedule  # which has it from tile.py
+    others = {"odd": "tile", "flat": "tile", "threads": "tile", "odd_split": "split"}  # from which they have it
+    held = others.get(plan.schedule, plan.schedule)
     return ("walked", 0) if walked else (held, plan.blocks)

@@ -354,3 +354,19 @@ def test_many_short_odd_rows_have_a_thread_each_and_all_their_programs_run_at_on
         counts = row_counts.row_counts_apart(0, least)
         assert "threads" in {plan_of(rows, cols)[1].schedule for rows in counts}, "compiled with the first call"
     assert plan_of(1 << 22, widest + 2 - widest % 2 + 1)[1].schedule != "threads"
+
+
+@pytest.mark.parametrize("residual", [None, torch.bfloat16], ids=["alone", "residual"])
+@pytest.mark.parametrize("centred", [False, True], ids=["rms_norm", "layer_norm"])
+def test_many_rows_that_begin_in_the_middle_of_32_bytes_have_a_warp_each(centred, residual):
+    def tile_of(rows, cols, **changes):
+        problem = replace(problem_of(rows, cols, residual=residual), dense=True, **changes)
+        plan = backward_plans.backward_plan(problem, H200, centred, cols & -cols, True)
+        return plan.schedule, plan.rows, plan.warps, plan.block, plan.stages
+
+    alone = ("tile", 1, 1, 128, 4)
+    widths = {True: (520, 648, 840), False: (472, 504, 712, 1016) if residual else (424, 472, 520, 1016)}[centred]
+    for cols in widths:
+        assert tile_of(16_384, cols) == tile_of(200_000, cols) == alone != tile_of(4000, cols), cols
+    assert alone != tile_of(200_000, 656), "all begin on 32"
+    assert tile_of(200_000, 1032) != alone and tile_of(200_000, 312) != alone

@@ -100,7 +100,7 @@ def test_clusters_have_the_warps_of_one_program(centred, dtype):
 def test_clusters_are_for_rows_that_can_be_laid_out_by_vectors_of_a_known_width():
     alike = problem_of(1, 32768)
     others = (
-        replace(alike, weight=torch.float32), replace(alike, y=torch.float32), replace(alike, rows=65),
+        replace(alike, weight=torch.float32), replace(alike, y=torch.float32), replace(alike, rows=81),
         replace(alike, quantized="tensor"), replace(alike, quantized="block", group=128),
     )  # fmt: skip
     assert forward_plans.forward_plan(alike, CLUSTERED, False, 8).slices == 8
@@ -307,6 +307,60 @@ def test_many_odd_rows_pass_through_shared_memory_and_few_have_the_same_tile(cen
     assert "odd" not in {plan_of(4096, 4099, **changes)[1].schedule for changes in others}
     assert plan_of(4096, 4099, lanes=3, weight=torch.float32)[1].schedule == "odd"
     assert not plans.has_pairs(*reversed(plan_of(4096, 12287, weight=torch.float32)))
+
+
+@pytest.mark.parametrize("residual", [None, torch.bfloat16], ids=["alone", "residual"])
+@norms
+def test_many_of_the_widest_odd_rows_wait_in_shared_memory_and_few_have_the_same_slices(centred, residual):
+    plan_of = partial(plan_of_odd, centred, residual)
+    for cols in (24577, 28673, 44001, 65535, 131073, 262145, 1_000_001):
+        problem = plan_of(1, cols)[0]
+        many = forward_plans.least_in_slices(problem, GLUON)
+        few = plan_of(many - 1, cols)[1] if many > 1 else None
+        registers = set()
+        for rows in (many, 300, 4096, 1 << 20):
+            problem, plan = plan_of(rows, cols)
+            assert plan.schedule == "odd_split" and plan.together and plan.stages == 3, str(plan)
+            assert plan.slices * plan.block * plan.blocks >= cols > (plan.slices - 1) * plan.block * plan.blocks
+            groups, rest = divmod(plan.programs, plan.slices)
+            assert rest == 0 and 0 < groups <= rows
+            at_once = -(-plan.programs // GLUON.sms)
+            slot = plans.slot_of(plan, problem)
+            assert slot % 64 == 0 and slot >= 64 + 63 + plan.block * plan.blocks
+            assert at_once * (2 * plans.slots_of(problem) * slot + 128 + 1024) <= GLUON.shared
+            warps = -(-at_once * plan.warps // 4)  # of each quarter of an SM
+            assert warps * 32 * plan.registers <= GLUON.registers // 4
+            registers.add(plan.registers)
+            if few is not None:
+                same = (few.schedule, few.slices, few.block, few.blocks, few.warps)
+                assert same == ("split", plan.slices, plan.block, plan.blocks, plan.warps), "the same bits"
+        assert len(registers) == 1, "one kernel for all row counts"
+        apart = row_counts.row_counts_apart(forward_plans.most_prompt_rows(problem, GLUON), many)
+        assert {plan_of(rows, cols)[1].schedule for rows in apart} >= {"odd_split"}, "compiled with the first call"
+    assert plan_of(4096, 24575)[1].schedule == "odd"
+    for device in (CLUSTERED, replace(GLUON, cooperative=False)):
+        assert plan_of(4096, 44001, device)[1].schedule != "odd_split", "without Gluon, or programs that run together"
+    assert plan_of(4096, 44001, replace(GLUON, shared=16 << 10))[1].schedule == "split", "no room"
+    wider = {"residual": torch.float32, "sum": torch.float32}
+    others = (wider, {"y": torch.float32}, {"quantized": "static"}, {"per_lane": True, "lanes": 2})
+    assert "odd_split" not in {plan_of(4096, 44001, **changes)[1].schedule for changes in others}
+    assert plan_of(4096, 44001, lanes=3, weight=torch.float32)[1].schedule == "odd_split"
+    slots = [plans.slots_of(plan_of(4096, 44001, weight=weight)[0]) for weight in (torch.bfloat16, torch.float32, None)]
+    assert slots == [(3 if residual is None else 6) + affine for affine in ((2, 0, 1) if centred else (1, 0, 0))]
+
+
+def test_rows_that_begin_on_16_bytes_are_shared_as_long_as_it_is_sooner():
+    def most(cols, centred, dtype=torch.bfloat16):
+        slices = [
+            forward_plans.forward_plan(problem_of(rows, cols, dtype), CLUSTERED, centred, 16 // dtype.itemsize).slices
+            for rows in range(1, 101)
+        ]
+        assert set(slices) == {1, 8} and sorted(slices, reverse=True) == slices
+        return slices.count(8)
+
+    assert [most(cols, False) for cols in (17472, 24576, 32768, 49152, 65536)] == [48, 48, 80, 80, 72]
+    assert [most(cols, True) for cols in (17472, 24576, 32768, 40960, 49152)] == [48, 48, 80, 80, 56]
+    assert [most(cols, False, torch.float32) for cols in (16384, 20480, 32768)] == [32, 80, 72]
 
 
 @pytest.mark.parametrize("residual", [None, torch.bfloat16], ids=["alone", "residual"])

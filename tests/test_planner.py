@@ -69,7 +69,8 @@ def test_row_counts_that_were_prepared_for_have_all_kernels(centred, summed, dty
     later = {*ROWS, 2, 4, 5, 17, 32, 33, 40, 60, 65, 100, 132, 133, 200, 264, 265, 600, 1279, 1281, 3000}
     for cols in WIDTHS:
         prompt = forward_plans.most_prompt_rows(problem_of(1, cols, dtype, residual=dtype if summed else None), device)
-        prepared = kernels(cols, row_counts.row_counts_apart(prompt))
+        least = forward_plans.least_in_slices(problem_of(1, cols, dtype), device)
+        prepared = kernels(cols, row_counts.row_counts_apart(prompt, least))
         missing = kernels(cols, {*later, prompt, prompt + 1}) - prepared
         assert not missing, (cols, missing)
 

@@ -134,7 +134,7 @@ def test_a_tuned_choice_is_what_calls_take(op):
     assert explained(replace(case, weight=BF16), other).forward.schedule == "tile", "another problem"
 
 
-COLS = (64, 100, 128, 384, 512, 768, 1000, 1024, 1001, 2880, 4096, 4099, 5120, 8192, 16384, 65536, 262144)
+COLS = (64, 100, 128, 384, 512, 768, 1000, 1024, 1001, 2880, 4096, 4099, 5120, 8192, 16384, 44001, 65536, 262144)
 
 
 @pytest.mark.parametrize("centred", [False, True], ids=["rms_norm", "layer_norm"])
@@ -142,7 +142,7 @@ COLS = (64, 100, 128, 384, 512, 768, 1000, 1024, 1001, 2880, 4096, 4099, 5120, 8
 @pytest.mark.parametrize("device", [H200, GLUON], ids=["alone", "clusters and Gluon"])
 def test_every_candidate_is_a_plan_and_keeps_rows_apart_from_their_number(centred, dtype, device):
     schedules = {"tile": "tile", "split": "split", "stream": "stream"}
-    schedules |= {"cluster": "tile" if device.clusters else "split", "odd": "odd"}
+    schedules |= {"cluster": "tile" if device.clusters else "split", "odd": "odd", "odd_split": "odd_split"}
     schedules |= {"threads": "tile"}  # which has rows that lie apart
     for cols in COLS:
         align = min(16, cols & -cols)

@@ -14,7 +14,15 @@ from torch import Tensor
 
 from onepass.backward import Backwards
 from onepass.handover import Place, Step, divided, make_kernels, outline, stat_strides, switches, word_dtype
-from onepass.kernels import flat_forward, odd_forward, split_forward, stream_forward, threads_forward, tile_forward
+from onepass.kernels import (
+    flat_forward,
+    odd_forward,
+    odd_split_forward,
+    split_forward,
+    stream_forward,
+    threads_forward,
+    tile_forward,
+)
 from onepass.plan import forward_plans, in_force, plans, row_counts
 from onepass.plan.device import device_of
 from onepass.plan.launch import Call, Launch, whole_call
@@ -128,14 +136,17 @@ class Forward:
         plan, align, device = self.plan(aligned), self.align(aligned), self.place.device
         # Another row count may get another plan. Its kernel is compiled now, so that no later call waits for it.
         properties = device_of(device)
-        least = forward_plans.least_by_thread(self.problem, properties, align)
-        counts = row_counts.row_counts_apart(forward_plans.most_prompt_rows(self.problem, properties), least)
+        least = (
+            forward_plans.least_by_thread(self.problem, properties, align),
+            forward_plans.least_in_slices(self.problem, properties),
+        )
+        counts = row_counts.row_counts_apart(forward_plans.most_prompt_rows(self.problem, properties), *least)
         problems = [replace(self.problem, rows=rows) for rows in counts]
         twins = [forward_plans.forward_plan(each, properties, self.norm.centred, align) for each in problems]
         steps = [self.step(each, align, stats) for each in (*twins, plan)]
         make_kernels(steps, device)
         words = self.problem.rows * self.problem.lanes * plan.slices
-        like_mailbox = outline((words,), word_dtype(self.norm)) if plan.schedule == "split" else None
+        like_mailbox = outline((words,), word_dtype(self.norm)) if "split" in plan.schedule else None
         return steps[-1].compiled(device)(plan.programs, steps[-1].scalars), like_mailbox
 
     def _in_one(self, launch: Launch, stats: bool) -> Call | None:
@@ -166,6 +177,9 @@ class Forward:
             sizes = (scale_row, affine_lane, scale_group, problem.lanes, cols)
         elif plan.schedule == "odd":
             return *strides, problem.rows, problem.lanes, cols, plan.programs, norm.eps, norm.offset
+        elif plan.schedule == "odd_split":
+            sharing = (plan.slices, plan.programs // plan.slices)
+            return *strides, problem.rows, problem.lanes, cols, *sharing, norm.eps, norm.offset
         elif plan.schedule == "flat":
             return problem.rows, cols, plan.programs, norm.eps, norm.offset
         elif plan.schedule == "threads":
@@ -217,7 +231,14 @@ class Forward:
     ) -> Step:
         problem = self.problem
         constants |= {"CHUNKS": plans.chunks_of(plan, problem), "SLOT": plans.slot_of(plan, problem)}
-        if plan.schedule == "odd":
+        names: tuple[str, ...] = FORWARD_TENSORS
+        if plan.schedule == "odd_split":
+            kernel = odd_split_forward
+            del constants["CHUNKS"]  # its copies are not made by threads
+            dtypes, names = (*dtypes, word_dtype(self.norm)), (*names, "mailbox")
+            constants |= {"PEERS": max(32 * plan.warps, power_of_two(plan.slices)), "BLOCKS": plan.blocks}
+            constants |= {"SLOTS": plans.slots_of(problem)}
+        elif plan.schedule == "odd":
             kernel = odd_forward
             constants |= {"BLOCKS": plan.blocks, "STAGES": plan.stages, "PAIRED": plans.has_pairs(plan, problem)}
         else:
@@ -228,4 +249,4 @@ class Forward:
             else:
                 kernel = threads_forward
                 constants |= {"COLS": problem.cols, "SIDE": plan.unit}
-        return Step(kernel, FORWARD_TENSORS, dtypes, constants, self._scalars(plan, align, PLAIN), plan)
+        return Step(kernel, names, dtypes, constants, self._scalars(plan, align, PLAIN), plan)

@@ -18,7 +18,7 @@ from onepass.fp8.forward import QuantizedForward
 from onepass.fp8.spec import Fp8
 from onepass.lab.machine_code import loads_that_wait, moved, registers_and_stack
 from onepass.plan import compiler
-from onepass.plan.plans import slot_of
+from onepass.plan.plans import slot_of, slots_of
 from onepass.spec import Norm, Problem
 
 BF16, F32 = torch.bfloat16, torch.float32
@@ -240,6 +240,28 @@ def test_odd_rows_go_through_shared_memory_in_vectors_and_nothing_spills(compile
     [kernel] = compiled
     ptx = through_shared_memory(kernel)
     assert ptx.count("bar.sync") < 40, "one before each store of many blocks, and not of each"
+
+
+@pytest.mark.parametrize(("norm", "residual"), [(RMS, False), (LAYER, False), (RMS, True)], ids=str)
+def test_the_widest_odd_rows_come_and_go_in_one_copy_each_and_nothing_spills(compiled, norm, residual):
+    call = forward_of(norm, 2000, 44_001, BF16, residual)
+    plan = call.plan()
+    assert plan.schedule == "odd_split"
+    kernel_of(call)
+    [kernel] = compiled
+    assert not stack_bytes(kernel)
+    ptx = kernel.asm["ptx"]
+    outputs = 2 if residual else 1
+    affine = 2 if norm.centred else 1
+    # The rows of three stages, the first of them with weight and bias, and the next one's in the loop.
+    assert ptx.count("cp.async.bulk.shared::cluster.global") == 4 * outputs + affine
+    assert ptx.count("cp.async.bulk.global.shared::cta") == outputs
+    # What the machine copies is found from where shared memory begins, so that the slots must be there first; behind
+    # them are the barriers, and then what sums across threads take.
+    slots = slots_of(call.problem) * slot_of(plan, call.problem) * 2 + 128
+    placed = {int(place) for place in re.findall(r"global_smem\+(\d+)", ptx)}
+    assert 0 <= kernel.metadata.shared - slots <= 64
+    assert all(place >= slots for place in placed), placed
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ from onepass.plan.plans import Plan
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 GLUON = device_of(torch.device("cuda", 0)).gluon
 CLUSTERS = torch.cuda.get_device_capability() >= (9, 0)
-#: Forwards with the bits of a tile.
-AS_A_TILE = ("odd", "flat", "threads")
+#: Forwards with the bits of another schedule, which is that of few rows.
+AS_OTHERS = {"odd": "tile", "flat": "tile", "threads": "tile", "odd_split": "split"}
 
 
 @dataclass(frozen=True)
@@ -118,12 +118,16 @@ CASES = [
     *(
         Case(f"shared {cols:,} columns {op}", op, "tile", (13, cols), FP16, bias=op == "layer_norm")
         for op in ("rms_norm", "layer_norm")
-        for cols in (20001, 20002, 35085)
+        for cols in (20001, 20002)
     ),
     Case("shared 17,387 fp32 columns", "rms_norm", "tile", (13, 17387), FP32),
     Case("shared 20,001 columns residual", "rms_norm", "tile", (13, 20001), BF16, residual=BF16),
     # Both moments in one walk: a last block that is not full, pivots of four columns, few rows that clusters share.
     Case("40,968 columns", "layer_norm", "tile", (517, 40968), BF16, bias=True),
+    # Of which each second row begins in the middle of 32 bytes.
+    Case("many rows of 472 columns", "rms_norm", "tile", (16411, 472), BF16),
+    Case("many rows of 648 columns", "layer_norm", "tile", (16411, 648), BF16, bias=True),
+    Case("many rows of 472 columns residual", "rms_norm", "tile", (16411, 472), BF16, residual=BF16),
     Case("40,964 columns", "layer_norm", "tile", (517, 40964), FP16, bias=True),
     Case("shared 40,968 columns", "layer_norm", "tile", (13, 40968), BF16, bias=True),
     # Rows at odd addresses, one element at a time.
@@ -221,7 +225,7 @@ def forward_schedule(op: str, dtype: torch.dtype, cols: int) -> str:
 
 def schedule_of_many(plan: Plan) -> str:
     """Few rows that are held as a walk would add them up belong to those that are walked, and odd ones to a tile."""
-    return "stream" if plan.as_walked else "tile" if plan.schedule in AS_A_TILE else plan.schedule
+    return "stream" if plan.as_walked else AS_OTHERS.get(plan.schedule, plan.schedule)
 
 
 def backward_schedule(case: Case) -> str:
@@ -287,11 +291,11 @@ def _schedule_of_odd(case: Case, cols: int, width: int) -> str:
 def streaming() -> Any:
     """Thresholds under which every row is too wide for a tile, and for as many programs as can cooperate."""
     now = in_force.thresholds()
-    changes: dict[str, Any] = {"few_rows": 0, "held_per_sm": 0, "ring_from": 1 << 30}
+    changes: dict[str, Any] = {"few_rows": 0, "held_per_sm": 0, "ring_from": 1 << 30, "odd_shared_from": 1 << 30}
     changes |= dict.fromkeys(("turns_shared", "centred_turns_shared", "backward_few", "summed_backward_few"), ())
     for name in (entry.name for entry in fields(now)):
         value = getattr(now, name)
-        if name in ("threads_backward_tiles", "paired_between", "turns_of_16_bits_between"):
+        if name in ("threads_backward_tiles", "paired_between", "turns_of_16_bits_between", "backward_between_sectors"):
             changes[name] = ((), (), ())
         elif name.endswith("_tiles"):
             changes[name] = (replace(value[0], cols=1),)
@@ -308,7 +312,7 @@ def on_schedule(case: Case, tensors: Tensors) -> Iterator[Explanation]:
     with streaming() if case.schedule == "stream" else nullcontext():
         plan = explained(case, tensors)
         assert plan.forward is not None and plan.backward is not None, str(plan)
-        held = "tile" if plan.forward.schedule in AS_A_TILE else plan.forward.schedule
+        held = AS_OTHERS.get(plan.forward.schedule, plan.forward.schedule)
         assert (held, plan.backward.schedule) == (case.schedule, backward_schedule(case)), str(plan)
         assert not plan.copies
         yield plan

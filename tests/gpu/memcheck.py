@@ -38,7 +38,8 @@ PROBLEMS: list[tuple[str, str, str, tuple[int, ...]]] = [
     ("wide rows", "tile", "few", (300, 9224)),
     ("shared, however many", "tile", "few", (37, 60008)),
     ("split", "split", "split", (71, 70008)),
-    ("split odd rows", "split", "split_turns or split", (71, 70001)),
+    ("split odd rows", "split", "few", (7, 70001)),
+    ("many split odd rows", "odd_split", "split_turns or split", (71, 70001)),
     ("the widest of few rows", "split", "few", (29, 70008)),
     ("few wide odd rows", "tile", "few", (35, 9001)),
     ("wide odd rows", "odd", "split_turns", (533, 9001)),
@@ -49,7 +50,7 @@ PROBLEMS: list[tuple[str, str, str, tuple[int, ...]]] = [
 NORMS = ("rms_norm", "layer_norm")
 ALONE: list[tuple[str, str, int | None, tuple[int, int], tuple[str, ...]]] = [
     ("wide rows alone", "tile", 1, (137, 50008), NORMS),
-    ("wide odd rows alone", "tile", 1, (300, 30001), NORMS[1:]),
+    ("wide odd rows alone", "odd_split", None, (300, 28673), NORMS),
     ("few odd rows alone", "tile", None, (35, 7001), NORMS),
     ("many of the shortest odd rows alone", "threads", None, (34003, 93), NORMS),
     ("many short odd rows alone", "flat", None, (12003, 171), NORMS),

@@ -129,9 +129,9 @@ def test_very_many_rows_ask_for_weight_and_bias_late(cols: int) -> None:
 
 #: Rows that do not begin on 16 bytes. Many pass through shared memory, are walked, or are held by one program.
 ANYWHERE = {
-    ("rms_norm", torch.float16): (6201, 8002, 12004, 17387, 20002, 20004, 30001, 35002),
+    ("rms_norm", torch.float16): (6201, 8002, 12004, 17387, 20002, 20004, 35002),
     ("rms_norm", FP32): (6001, 17387, 20002, 30001),
-    ("layer_norm", torch.float16): (8001, 10954, 15132, 20001, 20002, 30001, 35002, 44001),
+    ("layer_norm", torch.float16): (8001, 10954, 15132, 20001, 20002, 35002),
     ("layer_norm", FP32): (8001, 17387),
     ("residual", torch.float16): (8001, 8002, 20001, 20002),
     ("residual", FP32): (4099,),
@@ -174,17 +174,17 @@ def test_sums_that_a_program_makes_for_its_peers_have_their_bits(op: str, residu
     if op == "layer_norm":
         bias = random_weight(cols, dtype=BF16, seed=5)
     added = random_rows(rows, cols, dtype=BF16, seed=3) if residual else None
-    plan = onepass.explain(x, weight, bias, op=op, residual=added).forward
-    assert plan is not None and plan.schedule == "split", str(plan)
 
-    def results() -> tuple[torch.Tensor, ...]:
-        got = getattr(onepass, op)(x, weight, bias, residual=added)
+    def results(**thresholds: int) -> tuple[torch.Tensor, ...]:
+        """By programs that come and go, where odd rows would have such that stay."""
+        with in_force.override(odd_shared_few=1 << 40, **thresholds):
+            plan = onepass.explain(x, weight, bias, op=op, residual=added).forward
+            assert plan is not None and plan.schedule == "split", str(plan)
+            got = getattr(onepass, op)(x, weight, bias, residual=added)
         return got if isinstance(got, tuple) else (got,)
 
-    expected = results()
-    with in_force.override(patience=0):
-        for got, right in zip(results(), expected, strict=True):
-            assert_same_bits(got, right)
+    for got, right in zip(results(patience=0), results(), strict=True):
+        assert_same_bits(got, right)
 
 
 @pytest.mark.parametrize("case", [*PLAIN.values(), *RESIDUAL.values()], ids=str)

@@ -1,5 +1,6 @@
-"""Many rows at odd addresses pass through shared memory, wide ones one at a time (kernels/odd.py), short ones some at
-once (kernels/flat.py) and the shortest a thread each (kernels/threads.py), with the bits that few have from tile.py.
+"""Many rows at odd addresses pass through shared memory, wide ones one at a time (kernels/odd.py), the widest in slices
+(kernels/odd_split.py), short ones some at once (kernels/flat.py) and the shortest a thread each (kernels/threads.py),
+with the bits that few have from tile.py, or from split.py.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Kernel:
     few: dict[str, object]
     cols: tuple[int, ...]
     rows: tuple[int, ...]
+    as_few: str = "tile"
 
     def __str__(self) -> str:
         return self.schedule
@@ -46,7 +48,13 @@ THREADS = Kernel(
     "threads", {"threads_rows": (0,) * 4}, {"threads_rows": (1 << 60,) * 4, "flat_elements": 1 << 60},
     (33, 57, 3, 10, 36, 98), (1, 2, 31, 63, 64, 65, 20011),
 )  # fmt: skip
-KERNELS = (ODD, FLAT, THREADS)
+#: A last slice of half its columns, and of one. One row, two that are the first and the last, fewer than groups of
+#: programs, and as many as make each take one, three and four rows, or none of the last.
+ODD_SPLIT = Kernel(
+    "odd_split", {"odd_shared_few": 0}, {"odd_shared_few": 1 << 40}, (26623, 28673), (1, 2, 7, 301, 401), "split"
+)  # fmt: skip
+KERNELS = (ODD, ODD_SPLIT, FLAT, THREADS)
+APART = (ODD, ODD_SPLIT)  # whose rows may lie apart, and in lanes
 
 VARIANTS: tuple[tuple[str, dict[str, object]], ...] = (
     ("rms_norm", {"cast": "llama"}),
@@ -75,7 +83,7 @@ def both(
 ) -> list[tuple[Tensor, ...]]:
     """y, and with a residual the sum, as many rows have them, and as few do."""
     results = []
-    for thresholds, schedule in ((kernel.many, kernel.schedule), (kernel.few, "tile")):
+    for thresholds, schedule in ((kernel.many, kernel.schedule), (kernel.few, kernel.as_few)):
         with in_force.override(**thresholds):
             plan = onepass.explain(x, weight, bias, op=op, **options).forward
             assert plan is not None and plan.schedule == schedule, str(plan)
@@ -93,13 +101,13 @@ def assert_alike(many: tuple[Tensor, ...], few: tuple[Tensor, ...]) -> None:
 
 
 def places(kernel: Kernel, rows: int, cols: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """x and a residual: dense, from an aligned address on and from others; and for odd.py rows apart and in lanes."""
+    """x and a residual: dense, from an aligned address on and from others; and rows apart and in lanes, if they may."""
     for begin, other in ((0, 0), (1, 3), (6, 1)):
         x = random_rows(rows + begin, cols, dtype=BF16)[begin:]
         yield x, random_rows(rows + other, cols, dtype=BF16, seed=3)[other:]
-    if kernel is ODD:
+    if kernel in APART:
         yield random_rows(rows, cols + 5, dtype=BF16)[:, 3 : 3 + cols], random_rows(rows, cols, dtype=BF16, seed=3)
-        if cols == ODD.cols[0]:
+        if cols == kernel.cols[0]:
             lanes = random_rows(rows, 5, cols + 1, dtype=BF16)[:, 1:4, :cols]
             yield lanes, random_rows(*lanes.shape, dtype=BF16, seed=3)
 
@@ -122,7 +130,7 @@ def test_every_variant_has_the_bits_of_a_tile(kernel: Kernel, op: str, options: 
     x, weight = random_rows(301, cols, dtype=BF16), random_weight(cols, dtype=BF16)
     if "round_residual" in options:
         apart = random_rows(301, cols + 3, dtype=BF16, seed=3)[:, 2:-1]
-        options = options | {"residual": apart if kernel is ODD else apart.contiguous()}
+        options = options | {"residual": apart if kernel in APART else apart.contiguous()}
     assert_alike(*both(kernel, op, x, weight, None, **options))
 
 
@@ -137,7 +145,9 @@ def test_other_dtypes_have_the_bits_of_a_tile(kernel: Kernel, dtypes: tuple[torc
 
 
 @pytest.mark.parametrize(
-    ("kernel", "cols"), [(ODD, 1301), (FLAT, 171), (FLAT, 389), (THREADS, 33), (THREADS, 130)], ids=str
+    ("kernel", "cols"),
+    [(ODD, 1301), (ODD_SPLIT, 28673), (FLAT, 171), (FLAT, 389), (THREADS, 33), (THREADS, 130)],
+    ids=str,
 )
 @ops
 def test_mean_and_rstd_are_those_of_a_tile_too(op: str, kernel: Kernel, cols: int) -> None:

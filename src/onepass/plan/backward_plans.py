@@ -228,6 +228,9 @@ def _held_backward(problem: Problem, centred: bool, align: int) -> Choice:
             tile = _of_few(_short_tiles(problem, centred), columns, problem.rows * problem.lanes) or tile
             few = t.backward_few if problem.residual is None else t.summed_backward_few
             tile = _of_few(few, columns, problem.rows * problem.lanes) or tile
+        if problem.dense and problem.h.itemsize == problem.y.itemsize == 2 and problem.cols % 16 == 8:
+            many = t.backward_between_sectors[kind_of(problem, centred)]
+            tile = _of_many(many, columns, problem.rows * problem.lanes) or tile
     column = problem.y.itemsize + problem.h.itemsize + itemsize(problem.weight) + (8 if centred else 4)
     narrow = problem.cols * column <= t.backward_row_bytes and not (centred and problem.cols > t.centred_backward_most)
     narrow = narrow and not (problem.residual is not None and problem.cols > t.summed_backward_most)

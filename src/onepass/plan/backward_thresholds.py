@@ -91,6 +91,17 @@ class BackwardThresholds:
         (641, 768, 2500, Tile(768, 1, 1, 4, 3, block=256)),
         (1793, 2400, 1280, Tile(2400, 1, 4, 2, 4, block=512)),
     )
+    #: Dense rows of 16 bits of which each second one begins in the middle of 32 bytes, as memory is read, RMSNorm's,
+    #: LayerNorm's and those with a residual, where they are many: a row a warp in narrow blocks. 100.8 us against 107.7
+    #: at 137,939 x 472, 20.9 against 22.2 at 20,000 x 504, 101 against 106 at 63,976 x 1,016; LayerNorm 104 against 131
+    #: at 100,308 x 648, 107 against 118 at 125,000 x 520; with a residual 130 against 143 at 128,968 x 504, 131 against
+    #: 146 at 91,292 x 712. Of 2,000 rows 2 to 15 % slower, with a residual of 520 and 584 columns 0 to 3; and where all
+    #: rows begin on 32 bytes level: 105 and 106 at 137,939 x 496, 90 and 88 at 400 columns.
+    backward_between_sectors: tuple[tuple[tuple[int, int, int, Tile], ...], ...] = (
+        ((401, 1024, 16384, Tile(1024, 1, 1, 8, 4, block=128)),),
+        ((513, 896, 16384, Tile(896, 1, 1, 8, 4, block=128)),),
+        ((321, 512, 16384, Tile(512, 1, 1, 8, 4, block=128)), (641, 1024, 16384, Tile(1024, 1, 1, 8, 4, block=128))),
+    )
     summed_backward_few: tuple[tuple[int, int, int, Tile], ...] = (
         backward_few[0],
         (1537, 1920, 1280, backward_few[1][-1]),
@@ -233,7 +244,7 @@ class BackwardThresholds:
     #: fill few of a fifth block of 64: 77 us against 84 at 167,772 x 250, LayerNorm 80 against 95, 33 against 36 at
     #: 49,734 x 253; but 77 against 74 at 162,569 x 258, LayerNorm 79 against 84. LayerNorm's of three stages and not
     #: four 16.9 against 18.0 at 698 x 6,001, 106 against 107 at 8,387. With a residual in wider blocks from 177 columns
-    #: on, 94 against 103 at 226,719 x 185, and with fewer stages, which leave room for all programs: 107 against 132 at
+    #: on, 94 against 103 at 226,719 x 185, and with fewer stages, for which no reason was found: 107 against 132 at
     #: 135,664 x 371, 37 against 43 at 38,130 x 330; 104 against 126 at 18,634 x 2,701, 35.5 against 40.8 at 3,594 x
     #: 3,501; level at 291 and 2,401. Wider blocks again from there on: 124 against 128 at 12,279 x 4,099, 18.5 against
     #: 20.5 at 1,023, 116 against 127 at 8,387 x 6,001, 19.4 against 22.1 at 599 x 7,001.

@@ -29,6 +29,8 @@ PADDING = 0.35
 LATE_FROM = 24
 #: Columns and warps of a program that shares a row.
 SHARED = ((4096, 2), (4096, 4), (8192, 4), (8192, 8), (16384, 8))
+#: And where its slices wait in shared memory, of which an SM has as much as so many columns take.
+WAITING, WAITING_COLUMNS = ((2048, 1), (2048, 2), (4096, 2), (4096, 4)), 24576
 #: Columns up to which a program may take several rows.
 SHORT = 1024
 #: And up to which, in a backward, more rows and more programs: their waiting is what is to be hidden.
@@ -59,6 +61,9 @@ def forward_candidates(problem: Problem, device: Device, centred: bool, align: i
         found += [Choice("cluster", tile) for tile in shared if problem.cols <= 64 * 8 * 32 * tile.warps]
     if found[0].schedule == "odd":
         found += [Choice("odd", tile) for tile in _odd_tiles(problem.cols)]
+    if found[0].schedule == "odd_split":
+        slices = (Tile(cols, 1, warps, WAITING_COLUMNS // cols, block=256 * warps) for cols, warps in WAITING)
+        found += [Choice("odd_split", tile) for tile in slices]
     return _distinct(found, problem.cols)
 
 

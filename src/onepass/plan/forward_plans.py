@@ -25,6 +25,7 @@ from onepass.plan.plans import (
     piece_of,
     power_of_two,
     slot_of,
+    slots_of,
     snug,
     stream_plan,
     tiles_of,
@@ -70,9 +71,11 @@ def _planned(problem: Problem, device: Device, centred: bool, align: int) -> Pla
             return _clustered(problem, tile)
         tile = in_force.thresholds().summed_slice
     resident = device.sms * (tile.programs_per_sm or 0)
-    if problem.walked or not device.cooperative or cdiv(problem.cols, _slice(problem, tile)) > resident:
+    columns = tile.cols if choice.schedule == "odd_split" else _slice(problem, tile)
+    if problem.walked or not device.cooperative or cdiv(problem.cols, columns) > resident:
         return stream_plan(problem)
-    return _sliced(problem, device, tile)
+    plan = _sliced(problem, device, tile, columns)
+    return _in_shared_memory(problem, device, tile, plan) if choice.schedule == "odd_split" else plan
 
 
 def _few_odd_rows(problem: Problem, device: Device) -> bool:
@@ -173,14 +176,36 @@ def _slice(problem: Problem, tile: Tile) -> int:
     return block * max(1, tile.cols * 2 // _held(problem) // block)
 
 
-def _sliced(problem: Problem, device: Device, tile: Tile) -> Plan:
+def _sliced(problem: Problem, device: Device, tile: Tile, columns: int) -> Plan:
     """A program for each slice of each row. Weight and bias are asked for late, unless programs are few."""
-    block, columns = block_of(tile, problem), _slice(problem, tile)
+    block = block_of(tile, problem)
     slices = cdiv(problem.cols, columns)
     plan = Plan("split", 1, block, tile.warps, problem.rows * problem.lanes * slices, columns // block, slices=slices)
     if tile.late is None or plan.programs <= device.sms * tile.late:
         return replace(plan, affine_first=True)
     return replace(plan, ahead=min(plan.blocks, tile.ahead), registers=tile.registers)
+
+
+def _in_shared_memory(problem: Problem, device: Device, tile: Tile, plan: Plan) -> Plan:
+    """The plan for slices that come and go, of few rows; of many by programs that stay, with the same bits."""
+    rows = problem.rows * problem.lanes
+    walk = replace(plan, schedule="odd_split", stages=3, affine_first=False, ahead=None, together=True)
+    room = device.shared // (slots_of(problem) * slot_of(walk, problem) * problem.x.itemsize + 2048)
+    per_sm = min(room, tile.programs_per_sm or 1)
+    groups = device.sms * per_sm // plan.slices
+    few = rows < least_in_slices(problem, device)
+    if few or groups == 0 or not device.gluon or not _suits_shared_memory(problem):
+        return plan
+    # Each quarter of an SM has its part of the warps and of the registers, which are handed out in eights.
+    registers = min(REGISTERS, device.registers // 4 // (32 * cdiv(per_sm * tile.warps, 4)) // 8 * 8)
+    groups = cdiv(rows, cdiv(rows, groups))
+    return replace(walk, programs=groups * plan.slices, registers=registers)
+
+
+def least_in_slices(problem: Problem, device: Device) -> int:
+    """The fewest wide odd rows whose slices wait in shared memory."""
+    t = in_force.thresholds()
+    return device.sms * t.odd_shared_few // cdiv(problem.cols, t.odd_slice.cols) + 1
 
 
 def _held(problem: Problem) -> int:
@@ -239,7 +264,7 @@ def _shared(problem: Problem, device: Device, plan: Plan, centred: bool, align: 
     """The plan for a program a row or, where wide rows are few, for a cluster of programs that have its warps between
     them. Either way a row lies over the same threads, and its bits are the same.
     """
-    few = problem.rows * problem.lanes <= _most_shared(problem, device, plan, align)
+    few = problem.rows * problem.lanes <= _most_shared(problem, device, plan, centred, align)
     if not device.clusters or not few or plan.rows > 1 or not _worth_sharing(problem, plan, centred, align):
         return plan
     # The compiler must lay a row out by vectors of a known width: tensors of other widths may change it. Groups of
@@ -266,12 +291,15 @@ def _worth_sharing(problem: Problem, plan: Plan, centred: bool, align: int) -> b
     return loads >= (t.shared_centred_singles if centred and piece == problem.x.itemsize else t.shared_loads)
 
 
-def _most_shared(problem: Problem, device: Device, plan: Plan, align: int) -> int:
+def _most_shared(problem: Problem, device: Device, plan: Plan, centred: bool, align: int) -> int:
     """The most rows that are few."""
     t, width = in_force.thresholds(), plan.blocks * plan.block
     if piece_of(problem.x, align) == 16:
         if plan.as_walked or width > t.shared_widest_from:
-            return t.shared_widest_rows
+            if problem.residual is not None or problem.quantized:
+                return t.shared_widest_rows
+            columns = problem.cols * problem.x.itemsize // 2
+            return next(rows for most, rows in t.shared_widest_alone[centred] if columns <= most)
         return t.shared_summed_fp32_rows if problem.residual is not None and problem.x.itemsize == 4 else t.shared_rows
     if problem.quantized:
         return 0
@@ -343,6 +371,8 @@ def _choice(problem: Problem, device: Device, centred: bool, align: int) -> Choi
         through = fitting(t.odd_centred_tiles if centred else t.odd_tiles, problem.cols)
         if through is not None:
             return Choice("odd", through)
+        if problem.cols >= t.odd_shared_from and device.cooperative and not problem.walked:
+            return Choice("odd_split", t.odd_slice)
     if single and plain and problem.cols >= t.single_wide_from[centred]:
         single_tile = fitting(t.single_centred_tiles if centred else t.single_tiles, columns)
         if single_tile is not None:

@@ -383,6 +383,14 @@ class ForwardThresholds:
     shared_rows: int = 32
     shared_widest_from: int = 16384
     shared_widest_rows: int = 64
+    #: RMSNorm's and LayerNorm's of nothing but x, which begin on 16 bytes, up to so many columns of 16 bits as many as
+    #: these: 6.0 us against 6.5 at 68 x 45,696, 3.7 against 3.9 at 50 x 24,576, but 4.2 against 4.1 at 64, and 9.2
+    #: against 7.8 at 100 x 45,696, which no longer run all at once; LayerNorm 6.1 against 7.6 at 80 x 32,768, but 8.7
+    #: against 6.8 at 64 x 45,696.
+    shared_widest_alone: tuple[tuple[tuple[int, int], ...], ...] = (
+        ((24576, 48), (49152, 80), (1 << 40, 72)),
+        ((24576, 48), (40960, 80), (1 << 40, 56)),
+    )
     #: Of eight warps, a warp a program, where a thread would have so many loads of x and residual, and LayerNorm's that
     #: are loaded element by element so many: 2.2 us against 2.6 at 1 x 16,384, 2.6 against 3.5 at 3 x 12,001, with a
     #: residual 3.4 against 4.9; in fp32 with a residual 2.0 against 2.6 at 1 x 4,096, 3.3 against 4.2 at 32 x 8,192;
@@ -424,6 +432,15 @@ class ForwardThresholds:
     #: In pieces of 2 bytes: 512 us against 756 at 2,048 x 131,073, 26 against 36 at 89 x 111,055; LayerNorm 601 against
     #: 672 at 2,000 x 131,073, 137 against 147 at 1,000 x 60,001.
     odd_forward_slice: Tile = Tile(4096, 1, 4, 4, block=512, late=4, ahead=0)
+    #: RMSNorm's, LayerNorm's and those with a residual, of 16 bits all, from so many columns on in slices that wait in
+    #: shared memory (kernels/odd_split.py): 100 us against 168 walked at 2,000 x 44,001, 298 against 494 at 131,073;
+    #: LayerNorm 70 against 97 at 1,000 x 44,001, 205 against 311 at 131,073; with a residual 195 against 325 at 2,000 x
+    #: 44,001, 561 against 1,017 at 131,073; 7.6 against 9.4 at 64 x 44,001. Up to so many programs for each SM they are
+    #: split as above, with the same bits: 3.1 us against 4.6 at 1 x 44,001, 4.3 against 5.0 at 16, but LayerNorm 8.9
+    #: against 6.6 at 32. One row of 25,001 shared by a cluster took 2.7 us, and takes 3.1; 60,001 3.3 and 3.2.
+    odd_shared_from: int = 24577
+    odd_shared_few: int = 2
+    odd_slice: Tile = Tile(4096, 1, 4, 6, block=1024)
     #: In pieces of 4 the slices above spill: 338 us against 719 at 2,048 x 131,074, LayerNorm 405 against 519, 39
     #: against 79 and 45 against 65 at 200 rows.
     half_odd_forward_slice: Tile = Tile(4096, 1, 4, 4, block=1024, late=4, ahead=0, registers=64)

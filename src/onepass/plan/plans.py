@@ -21,9 +21,9 @@ class Plan:
     """One launch: `programs` programs of `warps` warps, each with `blocks` blocks of `rows` × `block` elements."""
 
     # "tile", "split" or "stream"; "threads" for the shortest rows that do not begin on 16 bytes; "odd" and "flat" for a
-    # forward of wide and of short ones that begin anywhere; for a backward "few" of few rows, "turns" of odd ones,
-    # "split_turns" of odd ones that programs share, "ring" and "ring_turns" of shared ones, and of odd shared ones,
-    # from shared memory; "columnwise" and "staged" for FP8 both ways
+    # forward of wide and of short ones that begin anywhere, "odd_split" of such that programs share; for a backward
+    # "few" of few rows, "turns" of odd ones, "split_turns" of odd ones that programs share, "ring" and "ring_turns" of
+    # shared ones, and of odd shared ones, from shared memory; "columnwise" and "staged" for FP8 both ways
     schedule: str
     rows: int
     block: int
@@ -169,7 +169,17 @@ def slot_of(plan: Plan, problem: Problem) -> int:
     vector = 16 // problem.x.itemsize
     blocks = power_of_two(plan.blocks) if plan.schedule == "flat" else plan.blocks  # that are stored at once
     line, reach = 8 * vector, (plan.rows - 1) * problem.cols + blocks * plan.block
-    return max(cdiv(line - 1 + reach, line) * line, chunks_of(plan, problem) * 32 * plan.warps * vector)
+    reach = cdiv(line - 1 + reach, line) * line
+    if plan.schedule == "odd_split":
+        return line + reach  # y may begin before the row
+    return max(reach, chunks_of(plan, problem) * 32 * plan.warps * vector)
+
+
+def slots_of(problem: Problem) -> int:
+    """How many slots kernels/odd_split.py has: of what is of 16 bits, but weight and bias both or neither."""
+    affine = [dtype for dtype in (problem.weight, problem.bias) if dtype is not None]
+    staged = len(affine) if all(dtype.itemsize == 2 for dtype in affine) else 0
+    return (3 if problem.residual is None else 6) + staged
 
 
 def has_pairs(plan: Plan, problem: Problem) -> bool:

@@ -22,11 +22,12 @@ def row_counts_apart(prompt: int = 0, *least: int) -> tuple[int, ...]:
         t.few_lone[0],
         t.few_rows,
     }
+    most |= {rows for kind in t.shared_widest_alone for _, rows in kind}
     most |= {rows for _, rows in t.few_shared_rows} | {rows for rows, _ in t.few_columns[:-1]}
     tiles_of_few = (*t.turns_few, *t.summed_turns_few, *t.backward_few, *t.summed_backward_few, *t.backward_short)
     tiles_of_few += (*t.summed_backward_short, *t.centred_backward_short, *t.centred_fp32_backward_short)
     tiles_of_few += t.summed_turns_of_16_bits_few
-    tiles_of_many = (*t.turns_of_fp32_many, *t.summed_turns_of_fp32_many)
+    tiles_of_many = (*t.turns_of_fp32_many, *t.summed_turns_of_fp32_many, *itertools.chain(*t.backward_between_sectors))
     most |= {rows - 1 for *_, rows, _ in (*tiles_of_few, *tiles_of_many)}
     most |= {t.short_rows - 1} | {rows - 1 for rows in least}
     # As many rows as leave small tiles alone, and twice as many again and again, have each number of these together.

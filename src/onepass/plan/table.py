@@ -20,7 +20,8 @@ from onepass.plan.tiles import Tile
 #: Entries of another format are passed over, and those of schedules that there are not.
 FORMAT = 1
 SCHEDULES = (
-    "tile", "turns", "split", "split_turns", "ring", "ring_turns", "stream", "cluster", "odd", "flat", "threads",
+    "tile", "turns", "split", "split_turns", "ring", "ring_turns", "stream", "cluster", "odd", "odd_split", "flat",
+    "threads",
 )  # fmt: skip
 
 
