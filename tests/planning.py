@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from gpu.exact import AS_OTHERS
 from onepass.plan import backward_plans, forward_plans
 from onepass.plan.device import Device
 from onepass.spec import Problem
@@ -86,6 +87,5 @@ def held_by_a_thread(plan, vector):
 
 def order_of_sums(plan):
     walked = plan.as_walked or plan.schedule == "stream"
-    others = {"odd": "tile", "flat": "tile", "threads": "tile", "odd_split": "split"}  # from which they have it
-    held = others.get(plan.schedule, plan.schedule)
+    held = AS_OTHERS.get(plan.schedule, plan.schedule)
     return ("walked", 0) if walked else (held, plan.blocks)

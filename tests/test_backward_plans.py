@@ -201,12 +201,12 @@ def test_the_widest_rows_are_few_up_to_so_many_elements(kind):
         problem = replace(problem_of(rows, cols), residual=total, sum=total)
         return backward_plans.backward_plan(problem, CLUSTERED, kind == "centred", 8, True).schedule
 
-    most = {"alone": 0, "residual": 1, "centred": 2}[kind]
+    most = {"alone": 0, "centred": 1, "residual": 2}[kind]
     for cols in (65544, 90112, 131072):
         few = min(cols // t.few_columns_each, t.few_widest_elements[most] // cols)
         assert few > 16 and schedule(few, cols) == "few" != schedule(few + 1, cols)
-    widest = t.few_wide_slice if kind == "residual" else t.few_widest_slice
-    assert schedule(1, widest.cols) == "few" != schedule(1, widest.cols + 8), "more than a cluster holds"
+    widest = t.few_wide_slice.cols
+    assert schedule(1, widest) == "few" != schedule(1, widest + 8), "more than a cluster holds"
     wide, narrow = (tile for _, tile in t.few_columns)
     for rows, cols, tile in ((24, 20480, wide), (25, 20480, narrow), (40, 40960, wide), (41, 40960, narrow)):
         assert column_sums.few_columns_plan(problem_of(rows, cols), rows).block == tile.cols
@@ -215,7 +215,6 @@ def test_the_widest_rows_are_few_up_to_so_many_elements(kind):
 @pytest.mark.parametrize("kind", ["alone", "residual", "centred"])
 def test_clusters_for_few_wide_rows_have_as_many_warps_as_these_need(kind):
     t = in_force.thresholds()
-    others = kind != "alone"
 
     def warps(rows, cols, dtype=torch.bfloat16, align=8):
         total = dtype if kind == "residual" else None
@@ -231,11 +230,41 @@ def test_clusters_for_few_wide_rows_have_as_many_warps_as_these_need(kind):
     assert [warps(lone, wide - 8), warps(lone, wide), warps(lone + 1, wide)] == [4, 8, 4]
     assert [warps(8, cols) for cols in (131072, 131080, 262144)] == [4, 8, 8]
     assert [warps(8, cols, torch.float32) for cols in (65536, 65540, 131072)] == [4, 8, 8]
-    single = t.few_single_from[others] | 1
-    assert [warps(8, cols, align=1) for cols in (single - 2, single, 131073)] == [4, 8, 8]
-    assert warps(8, t.few_single_most + 1, align=1) == (None if others else 8), "too much for their registers"
-    assert warps(1, 300_000) == (None if kind == "residual" else 16)
-    assert warps(1, 300_001, align=1) is None
+    single, last = t.few_single_between
+    if kind == "centred":
+        assert [warps(8, cols | 1, align=1) for cols in (single - 2, single, last - 1)] == [4, 8, 8]
+        assert warps(8, last + 1, align=1) is None, "too much for their registers"
+    else:
+        assert [warps(8, cols, align=1) for cols in (65535, 65537)] == [4, None]
+    assert warps(1, 300_000) is None
+
+
+@pytest.mark.parametrize("kind", ["alone", "residual", "centred"])
+@pytest.mark.parametrize("align", [1, 2, 16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_programs_have_the_same_columns_of_all_of_few_wide_rows(kind, align, dtype):
+    t = in_force.thresholds()
+    total = dtype if kind == "residual" else None
+
+    def plan_of(rows, cols, device=GLUON):
+        problem = replace(problem_of(rows, cols, dtype), residual=total, sum=total)
+        return backward_plans.backward_plan(problem, device, kind == "centred", align, True)
+
+    odd_sum = kind == "residual" and align * dtype.itemsize == 2
+    for tile in t.few_split_odd_summed_tiles if odd_sum else t.few_split_tiles:
+        widest = tile.cols * 2 // dtype.itemsize
+        for cols in (cols for cols in (t.few_split_from, 70_000, widest) if t.few_split_from <= cols <= widest):
+            plan = plan_of(tile.rows, cols)
+            assert (plan.schedule, plan.together) == ("few_split", True)
+            assert plan.rows == tile.rows and plan.programs == plan.slices <= 128
+            reach = plan.block * plan.blocks
+            assert plan.slices * reach >= cols > (plan.slices - 1) * reach
+            assert plan.unit * dtype.itemsize == min(4, align * dtype.itemsize)
+            assert plan.block * plan.rows % (32 * plan.warps * plan.unit) == 0, "whole warps of rows"
+        assert plan_of(tile.rows, widest + 16).schedule != "few_split", "more than they hold"
+    assert plan_of(1, t.few_split_from - 1).schedule == "few"
+    assert plan_of(33, 100_000).schedule != "few_split"
+    assert plan_of(16, 100_000, CLUSTERED).schedule != "few_split", "no Gluon"
 
 
 @norms

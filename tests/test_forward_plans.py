@@ -184,7 +184,8 @@ def test_small_tiles_of_short_rows_are_put_together_until_few_programs_are_left(
         )
         if many.rows == 1 or align < 8:
             # Each row has a warp, of those that are loaded element by element, where they are few.
-            alone = align == 1 and many.block >= 32 and -(-rows // many.rows) < t.small_programs
+            few = t.small_programs if many.block < 64 else t.lone_programs
+            alone = align == 1 and many.block >= 32 and -(-rows // many.rows) < few
             assert (plan.rows, plan.warps) == (min(many.rows, many.warps) if alone else many.rows, many.warps)
             continue
         assert one.rows <= many.rows and cols <= 2048

@@ -14,6 +14,7 @@ from onepass.handover import Place, Step, divided, make_kernels, outline, stat_s
 from onepass.kernels import (
     Kernel,
     few_backward,
+    few_split_backward,
     ring_backward,
     split_backward,
     split_turns_backward,
@@ -313,6 +314,15 @@ class Backward:
             }  # fmt: skip
             beside = -(-columns.programs // plan.slices) * plan.slices  # whole clusters of them
             add(few_backward, names, scalars, constants, replace(plan, programs=plan.programs + beside))
+        elif plan.schedule == "few_split":
+            mailbox = problem.rows * problem.lanes * plan.slices
+            names = ["dy", "dsum", "h", "weight", *statistics, "dx", "dresidual", "dweight", "dbias", "mailbox"]
+            scalars = (*strides, problem.rows, problem.lanes, cols, plan.slices, norm.offset)
+            constants = kept | {
+                "ROWS": plan.rows, "BLOCK": plan.block, "BLOCKS": plan.blocks, "VECTOR": plan.unit,
+                "PACKED": plans.is_packed(plan, align, backward=True), "PEERS": max(32, power_of_two(plan.slices)),
+            }  # fmt: skip
+            add(few_split_backward, names, scalars, constants, plan)
         elif plan.schedule == "tile":
             partial_rows = plan.programs
             scalars = (

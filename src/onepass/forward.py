@@ -146,7 +146,7 @@ class Forward:
         steps = [self.step(each, align, stats) for each in (*twins, plan)]
         make_kernels(steps, device)
         words = self.problem.rows * self.problem.lanes * plan.slices
-        like_mailbox = outline((words,), word_dtype(self.norm)) if "split" in plan.schedule else None
+        like_mailbox = outline((words,), word_dtype(self.norm)) if steps[-1].exchanges else None
         return steps[-1].compiled(device)(plan.programs, steps[-1].scalars), like_mailbox
 
     def _in_one(self, launch: Launch, stats: bool) -> Call | None:
@@ -230,11 +230,12 @@ class Forward:
         self, plan: Plan, align: int, dtypes: tuple[torch.dtype | None, ...], constants: dict[str, Any]
     ) -> Step:
         problem = self.problem
-        constants |= {"CHUNKS": plans.chunks_of(plan, problem), "SLOT": plans.slot_of(plan, problem)}
+        constants |= {"SLOT": plans.slot_of(plan, problem)}
         names: tuple[str, ...] = FORWARD_TENSORS
+        if plan.schedule != "odd_split":  # whose copies are not made by threads
+            constants |= {"CHUNKS": plans.chunks_of(plan, problem)}
         if plan.schedule == "odd_split":
             kernel = odd_split_forward
-            del constants["CHUNKS"]  # its copies are not made by threads
             dtypes, names = (*dtypes, word_dtype(self.norm)), (*names, "mailbox")
             constants |= {"PEERS": max(32 * plan.warps, power_of_two(plan.slices)), "BLOCKS": plan.blocks}
             constants |= {"SLOTS": plans.slots_of(problem)}

@@ -126,7 +126,7 @@ def _backwards(norm: Norm, problem: Problem, x: Tensor, *others: Tensor | None) 
 
     planned = build()
     # Rows so few that each is read twice are planned by their number, and a choice is for any number.
-    few = planned.plan().schedule == "few"
+    few = planned.plan().schedule in ("few", "few_split")
     return planned.problem, planned.align(True), None if few else begin
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import onepass
-from gpu.exact import random_rows, random_weight
+from gpu.exact import AS_OTHERS, random_rows, random_weight
 from onepass.explain import Explanation
 from onepass.plan import in_force
 from onepass.plan.device import device_of
@@ -24,8 +24,6 @@ from onepass.plan.plans import Plan
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 GLUON = device_of(torch.device("cuda", 0)).gluon
 CLUSTERS = torch.cuda.get_device_capability() >= (9, 0)
-#: Forwards with the bits of another schedule, which is that of few rows.
-AS_OTHERS = {"odd": "tile", "flat": "tile", "threads": "tile", "odd_split": "split"}
 
 
 @dataclass(frozen=True)
@@ -166,6 +164,22 @@ CASES = [
     Case("three rows of 200,001 columns", "rms_norm", "split", (3, 200001), BF16),
     Case("five rows of 86,272 fp32 columns residual", "rms_norm", "split", (5, 86272), FP32, residual=FP32),
     Case("three rows of 300,000 columns", "layer_norm", "split", (3, 300_000), BF16, bias=True),
+    Case("one row of 300,001 columns", "rms_norm", "split", (1, 300_001), BF16),
+    Case("seven rows of 70,001 fp32 columns", "layer_norm", "split", (7, 70_001), FP32, bias=True),
+    Case("five rows of 70,004 columns fp32 residual", "rms_norm", "split", (5, 70_004), BF16, residual=FP32),
+    Case(
+        "13 rows of 118,029 columns residual offset llama",
+        "rms_norm",
+        "split",
+        (13, 118_029),
+        FP16,
+        residual=FP16,
+        options={"offset": 1.0, "cast": "llama"},
+    ),
+    # More of them than one program has a part of each of, by clusters.
+    *(Case(f"37 rows of 70,008 columns {op}", op, "split", (37, 70_008), BF16) for op in ("rms_norm", "layer_norm")),
+    Case("34 rows of 99,001 columns", "layer_norm", "split", (34, 99_001), BF16, bias=True),
+    Case("34 rows of 140,000 columns", "layer_norm", "split", (34, 140_000), BF16, bias=True),
     # Fewer programs for some hundred rows, and rows in turns of fp32.
     Case("768 columns, some hundred rows", "layer_norm", "tile", (1003, 768), BF16, bias=True),
     Case("2,048 columns, some hundred rows", "rms_norm", "tile", (635, 2048), BF16),
@@ -237,10 +251,14 @@ def backward_schedule(case: Case) -> str:
     if (cols & -cols) * size == 2 and case.op == "rms_norm" and rows * cols <= t.few_odd_elements:
         most = max(most, t.few_odd_rows)
     few = case.schedule == "tile" and rows <= most and not case.per_head
-    kind = 2 if case.op == "layer_norm" else int(case.residual is not None)
+    kind = 1 if case.op == "layer_norm" else 0 if case.residual is None else 2
     widest = rows * width // 2 <= t.few_widest_elements[kind] and rows <= width // 2 // t.few_columns_each
-    held = t.few_widest_slice if case.residual is None else t.few_wide_slice
-    few |= case.schedule == "split" and CLUSTERS and widest and width // 2 <= held.cols
+    widest &= (cols & -cols) * size > 2 or kind == 1
+    few |= case.schedule == "split" and CLUSTERS and widest and width // 2 <= t.few_wide_slice.cols
+    tiles = t.few_split_odd_summed_tiles if kind == 2 and (cols & -cols) * size == 2 else t.few_split_tiles
+    held = any(rows <= tile.rows and width // 2 <= tile.cols for tile in tiles)
+    if case.schedule in ("tile", "split") and GLUON and held and cols >= t.few_split_from and not case.per_head:
+        return "few_split"
     if few:
         return "few"
     dense = not case.per_head and case.residual in (None, case.dtype)

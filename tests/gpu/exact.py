@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+#: Forwards with the bits of another schedule, which is that of few rows.
+AS_OTHERS = {"odd": "tile", "flat": "tile", "threads": "tile", "odd_split": "split"}
+
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 #: One unit in the last place of fp32, relative.

@@ -84,6 +84,23 @@ def pair_of(words):
 
 
 @triton.jit
+def moments_of(words, peer, end, count, WIDTH: tl.constexpr, CENTRED: tl.constexpr):
+    """A row's mean, and its sum of squares about it, from the words of its slices, of WIDTH columns each.
+
+    RMSNorm has no mean. LayerNorm's slices have one each, and squares about that.
+    """
+    mean = 0.0
+    if CENTRED:
+        moments, means = pair_of(words)
+        widths = tl.maximum(tl.minimum(end - peer * WIDTH, WIDTH), 0).to(tl.float32)
+        mean = tl.div_rn(tl.sum(means * widths, axis=0), count)
+        square = tl.sum(moments + (means - mean) * (means - mean) * widths, axis=0)
+    else:
+        square = tl.sum(words.to(tl.float32, bitcast=True), axis=0)
+    return mean, square
+
+
+@triton.jit
 def wait_for(p_words):
     WIDE: tl.constexpr = p_words.dtype.element_ty == tl.int64
     if INTERPRETED:

@@ -8,9 +8,9 @@ in one copy too, but for the vectors at its ends.
 Before a program waits for its peers' sums of a row, it has published its own of the next one, and the row after that is
 on its way, so the wait is hidden. All programs must run at the same time, or they wait for ever, as in a backward.
 
-Copies are the machine's own (`cp.async.bulk`), which one thread asks for. Programs that came and went took 105 us at
-2,000 x 44,001 where these take 100, with copies by all threads or by one, with the weight from memory or in shared
-memory: more than half of the time their warps waited for each other's sums.
+Copies are the machine's own (`cp.async.bulk`), which one thread asks for. Programs that came and went took 105 to 107
+us at 2,000 x 44,001 where these take 100, with copies by all threads or by one, with the weight from memory or in
+shared memory: more than half of the time their warps waited for each other's sums.
 """
 
 import triton.language as tl
@@ -18,9 +18,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.runtime.jit import constexpr_function
 
-from onepass.kernels.mailbox import bits_of, bits_of_pair, pair_of, wait_for
+from onepass.kernels.mailbox import bits_of, bits_of_pair, moments_of, wait_for
 from onepass.kernels.parts import deviation_of, lane_and_row, narrowed, row_start, rstd_of, scale_and_shift, with_square
-from onepass.kernels.through import arrived, at, line_of, store_end
+from onepass.kernels.through import arrived, at, line_of, store_end, vectors_of
 
 # What follows is on one line each, because PyTorch reads the compiler's text line by line. Places are in bytes, from
 # where shared memory begins; the slots are there first. A barrier of the machine's is for one thread, that asks.
@@ -75,8 +75,8 @@ def with_copy(copies, p, start, slot, width, outermost, exists, LINE: gl.constex
     The outermost slices of a tensor leave these out, since they could reach beyond it.
     """
     p_line, shift = line_of(p, start, LINE)
-    first = gl.where(outermost, gl.cdiv(shift, VECTOR), shift // VECTOR) * VECTOR
-    end = gl.where(outermost, (shift + width) // VECTOR, gl.cdiv(shift + width, VECTOR)) * VECTOR
+    first, end = vectors_of(shift, width, outermost, VECTOR)
+    first, end = first * VECTOR, end * VECTOR
     return copies + (p_line + first, (slot + first) * 2, gl.where(exists, end - first, 0) * 2)  # noqa: RUF005
 
 
@@ -313,15 +313,7 @@ def odd_split_forward(
             index = group + step * groups
             lane, row = lane_and_row(index, lanes, LANED)
             words = gl.where(peer < slices, wait_for(p_peers + index.to(gl.int64) * slices), 0)
-            mean = 0.0
-            if CENTRED:
-                # The slices' moments joined as in split.py.
-                moments, means = pair_of(words)
-                widths = gl.maximum(gl.minimum(cols - peer * WIDTH, WIDTH), 0).to(gl.float32)
-                mean = tl.div_rn(gl.sum(means * widths, 0), count)
-                square = gl.sum(moments + (means - mean) * (means - mean) * widths, 0)
-            else:
-                square = gl.sum(words.to(gl.float32, bitcast=True), 0)
+            mean, square = moments_of(words, peer, cols, count, WIDTH, CENTRED)
             rstd = rstd_of(square, count, eps, NARROW)
             o_stat = row_start(row, lane, stat_row, stat_lane, 1)
             if p_mean is not None:

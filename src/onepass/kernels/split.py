@@ -21,7 +21,7 @@ from onepass.kernels.mailbox import (
     collect,
     collect_pair,
     look_for,
-    pair_of,
+    moments_of,
     publish,
     publish_pair,
 )
@@ -141,16 +141,7 @@ def finish_slice(
     count = end.to(tl.float32)
     o_block = own * (BLOCK * BLOCKS) + tl.arange(0, BLOCK)[None, :]
     o_affine = lane * affine_lane * ALIGN
-    mean = 0.0
-    if CENTRED:
-        # The slices' moments joined as in merge_moments, all at once.
-        moments, means = pair_of(words)
-        widths = end - tl.arange(0, PEERS) * (BLOCK * BLOCKS)
-        widths = tl.maximum(tl.minimum(widths, BLOCK * BLOCKS), 0).to(tl.float32)
-        mean = tl.div_rn(tl.sum(means * widths, axis=0), count)
-        square = tl.sum(moments + (means - mean) * (means - mean) * widths, axis=0)
-    else:
-        square = tl.sum(words.to(tl.float32, bitcast=True), axis=0)
+    mean, square = moments_of(words, tl.arange(0, PEERS), end, count, BLOCK * BLOCKS, CENTRED)
     rstd = rstd_of(square, count, eps, NARROW)
     o_stat = row_start(row, lane, stat_row, stat_lane, 1)
     # No branch: behind one, too, blocks of 16 bits are no longer kept in pairs.

@@ -53,6 +53,13 @@ def places_of(FIRST: gl.constexpr, COUNT: gl.constexpr, CHUNK: gl.constexpr, by_
 
 
 @gluon.jit
+def vectors_of(shift, cols, outermost, VECTOR: gl.constexpr):
+    """The first of the vectors in which a row lies, and the one behind the last; if it is outermost, of whole ones."""
+    first = gl.where(outermost, gl.cdiv(shift, VECTOR), shift // VECTOR)
+    return first, gl.where(outermost, (shift + cols) // VECTOR, gl.cdiv(shift + cols, VECTOR))
+
+
+@gluon.jit
 def ask_for(
     slots, slot, p, start, cols, outermost, exists, LINE: gl.constexpr, VECTOR: gl.constexpr, CHUNK: gl.constexpr,
     CHUNKS: gl.constexpr, by_vector: gl.constexpr, of_chunks: gl.constexpr,
@@ -62,8 +69,7 @@ def ask_for(
     The outermost rows of a tensor leave these out, since they could reach beyond it.
     """
     p_line, shift = line_of(p, start, LINE)
-    first = gl.where(outermost, gl.cdiv(shift, VECTOR), shift // VECTOR)
-    end = gl.where(outermost, (shift + cols) // VECTOR, gl.cdiv(shift + cols, VECTOR))
+    first, end = vectors_of(shift, cols, outermost, VECTOR)
     end = gl.where(exists, end, 0)
     # The compiler puts a barrier before each copy, so that they are few: of as many chunks as a power of two.
     for i in gl.static_range(pieces_of(CHUNKS)):

@@ -17,6 +17,7 @@ from onepass.plan.plans import (
     itemsize,
     kind_of,
     piece_of,
+    power_of_two,
     slot_of,
     snug,
     stream_plan,
@@ -125,10 +126,15 @@ def _few(problem: Problem, device: Device, centred: bool, align: int) -> Plan | 
     short = odd and not centred and rows * columns <= t.few_odd_elements
     if rows > (t.few_odd_rows if short else t.few_rows_of_any_width) and not wide:
         return None
+    if problem.cols >= t.few_split_from:
+        plan = _few_split(problem, device, align)
+        if plan is not None:
+            return plan
     shared = next((most for cols, most in t.few_shared_rows if columns >= cols), 0)
     if columns >= t.few_widest_from:
-        kind = 2 if centred else 1 if problem.residual is not None else 0
+        kind = kind_of(problem, centred)
         shared = min(columns // t.few_columns_each, t.few_widest_elements[kind] // columns)
+        shared = shared if centred or not odd else 0
     tile = _few_slice(problem, centred, align)
     if device.clusters and rows <= shared and tile is not None:
         block = tile.block or tile.cols
@@ -145,20 +151,36 @@ def _few(problem: Problem, device: Device, centred: bool, align: int) -> Plan | 
     return None if row is None else tiles_of(problem, snug(row, problem.cols, align), "few")
 
 
+def _few_split(problem: Problem, device: Device, align: int) -> Plan | None:
+    """A program for some columns of all rows, up to a power of two of these; None where they could not hold them."""
+    t, rows, columns = in_force.thresholds(), problem.rows * problem.lanes, columns_of_16_bits(problem)
+    odd_sum = piece_of(problem.h, align) == 2 and problem.residual is not None
+    tiles = t.few_split_odd_summed_tiles if odd_sum else t.few_split_tiles
+    tile = next((tile for tile in tiles if rows <= tile.rows and columns <= tile.cols), None)
+    if tile is None or tile.block is None or not (device.gluon and device.cooperative):
+        return None
+    # Four bytes a thread: wider loads are level, and leave less choice of how many columns a program has.
+    vector = min(align, 4 // problem.h.itemsize)
+    block, programs = tile.block * vector, power_of_two(device.sms + 1) // 2
+    blocks = cdiv(problem.cols, block * programs)
+    slices = cdiv(problem.cols, block * blocks)
+    registers = min(REGISTERS, device.registers // (32 * tile.warps) // 8 * 8)  # they are handed out in eights
+    plan = Plan("few_split", tile.rows, block, tile.warps, slices, blocks, slices=slices, registers=registers)
+    return replace(plan, unit=vector, together=True)
+
+
 def _few_slice(problem: Problem, centred: bool, align: int) -> Tile | None:
     """For few rows that are shared by clusters, up to so many columns; None where these could not hold them."""
-    t, piece = in_force.thresholds(), piece_of(problem.h, align)
+    t, single = in_force.thresholds(), piece_of(problem.h, align) == 2
     rows, columns = problem.rows * problem.lanes, columns_of_16_bits(problem)
-    alone, single = not centred and problem.residual is None, piece == 2
     lone = rows <= t.few_lone[0] and columns >= t.few_lone[1]
-    if columns <= t.few_slice.cols and not lone and not (single and columns >= t.few_single_from[not alone]):
+    if columns <= t.few_slice.cols and not lone and not (single and columns >= t.few_single_between[0]):
         return t.few_slice
-    if single and not alone and columns > t.few_single_most:
+    if columns > (t.few_single_between[1] if single else t.few_wide_slice.cols):
         return None
-    widest = (t.few_widest_slice,) if problem.residual is None and piece == 16 else ()
-    tile = fitting((t.few_wide_slice, *widest), columns)
     # As wide as keeps every thread loading 16 bytes.
-    return None if tile is None or tile.block is None else replace(tile, block=tile.block * problem.cols // columns)
+    tile = t.few_wide_slice
+    return replace(tile, block=(tile.block or tile.cols) * problem.cols // columns)
 
 
 def backward_choice(problem: Problem, device: Device, centred: bool, align: int) -> Choice:

@@ -347,26 +347,44 @@ class BackwardThresholds:
     #: Where eight programs can form a cluster and share a row, so much of it each, rows of so many columns of 16 bits
     #: and more are few up to so many: 2.6 us against 3.9 at 1 x 16,384, 13.2 against 18.0 at 128 x 32,768, 4.7 against
     #: 17.2 at 2 x 40,505 in fp32; level at 128 x 65,536, 28 against 25 at 256 x 32,768. The widest are few up to so
-    #: many elements, for RMSNorm alone, with a residual, and for LayerNorm: 12.1 us against 21.9 at 23 x 101,504, with
-    #: a residual 12.8 against 21.6, LayerNorm 13.3 against 37.3; 23.5 against 25.1 at 64 x 90,112, but 45 against 33 at
-    #: 48 x 131,080, with a residual 34 against 31 at 32.
+    #: many elements, for RMSNorm's, LayerNorm's and those with a residual, but for rows in pieces of 2 bytes
+    #: LayerNorm's alone: 11.5 us against 15.4 at 40 x 66,560, LayerNorm 12.4 against 19.7; 19.3 against 20.4 at 64 x
+    #: 70,000, and 18.9 against 18.7 at 40 x 98,304, LayerNorm 20.2 against 25.3, with a residual 22.3 against 19.4;
+    #: LayerNorm 28.1 against 32.5 at 40 x 82,703, but RMSNorm 24.2 against 19.5 at 56 x 66,001.
     few_slice: Tile = Tile(131072, 1, 4, block=1024)
-    #: Programs of eight warps for wider rows: 12.9 us against 34.6 at 5 x 262,144, LayerNorm 13.4 against 72.6, with a
-    #: residual 6.2 against 15.6 at 5 x 86,272 in fp32. And for up to so many of so many columns, 2.7 us against 3.6 at
-    #: 1 x 40,504, 5.5 against 6.9 at 2 x 131,072 of LayerNorm's; but 12.7 against 9.8 at 12 with a residual. And for
-    #: rows in pieces of 2 bytes from so many columns on, RMSNorm's alone and others: 4.8 us against 8.9 at 1 x 113,431,
-    #: LayerNorm 15.1 against 81.5 at 16; but 13.5 against 10.6 at 16 x 98,001 of RMSNorm's alone. Such rows of others
-    #: spill beyond so many columns: with a residual 74 us against 60 at 8 x 200,001.
+    #: Programs of eight warps for LayerNorm's wider rows, and for up to so many of so many columns, 2.7 us against 3.6
+    #: at 1 x 40,504. And for rows in pieces of 2 bytes from so many columns to so many, beyond which they spill: 31.6
+    #: against 39.2 at 32 x 118,029.
     few_wide_slice: Tile = Tile(262144, 1, 8, block=2048)
     few_lone: tuple[int, int] = (4, 40000)
-    few_single_from: tuple[int, int] = (110593, 98305)
-    few_single_most: int = 155648
-    #: The widest in 16: 13.2 us against 38 at 4 x 300,000, LayerNorm 41 against 103 at 4 x 393,216. With a residual
-    #: these spill, 60 against 52 at 8.
-    few_widest_slice: Tile = Tile(393216, 1, 16, block=4096)
+    few_single_between: tuple[int, int] = (98305, 155648)
     few_shared_rows: tuple[tuple[int, int], ...] = ((16384, 128), (8192, 16))
     few_widest_from: int = 65537
-    few_widest_elements: tuple[int, int, int] = (9 << 19, 15 << 18, 8 << 20)
+    few_widest_elements: tuple[int, int, int] = (9 << 19, 8 << 20, 3 << 20)
+    #: From so many columns on, of any dtype, each of one wave of programs has the same columns of up to so many rows
+    #: (kernels/few_split.py), by clusters: 8.8 us against 15.5 at 16 x 118,029, LayerNorm 10.4 against 17.9; 3.6
+    #: against 4.5 at 1 x 82,703, 5.8 against 10.1 at 4 x 262,144, 10.2 against 14.5 at 32 x 98,304, LayerNorm 9.9
+    #: against 40 at 4 x 393,216; by programs that share rows 7.5 against 692 at 1 x 1,500,001, LayerNorm 17.7 against
+    #: 57.9 at 16 x 200,001. Narrower ones are level at 49,001 columns, and slower below and where rows begin on 16
+    #: bytes: 4.4 against 4.1 at 16 x 25,001, 6.2 against 5.3 at 16 x 65,536, 5.1 against 4.3 at 8 x 40,001 in fp32. And
+    #: 12.8 against 13.9 at 24 x 131,072, LayerNorm 18.0 against 15.3; 23.8 against 21.6 at 24 x 118,029. Columns of a
+    #: block are counted in what a thread loads at once: with half as many, so that more warps have other rows, 9.5
+    #: against 8.8 at 16 x 118,029, with twice as many 10.7; 10.2 against 11.9 at 32 x 66,001.
+    few_split_from: int = 65537
+    few_split_tiles: tuple[Tile, ...] = (
+        Tile(1 << 21, 1, 8, block=256),
+        Tile(1 << 20, 4, 8, block=128),
+        Tile(1 << 19, 8, 8, block=128),
+        Tile(1 << 18, 16, 8, block=128),
+        Tile(1 << 17, 32, 8, block=64),
+    )
+    #: With a residual those in pieces of 2 bytes spill earlier: 16.4 us against 26.0 at 16 x 150,001 and 32.3 against
+    #: 33.8 at 200,001 columns, but 51.6 against 39.4 at 262,143, and 22.0 against 20.6 at 32 x 82,703.
+    few_split_odd_summed_tiles: tuple[Tile, ...] = (
+        *few_split_tiles[:3],
+        Tile(13 << 14, 16, 8, block=128),
+        Tile(5 << 14, 32, 8, block=64),
+    )
     #: And up to so many, if a row has so many columns for each of them, and all together have no more elements: 5.7 us
     #: against 8.1 at 281 x 4,096, LayerNorm 15.4 against 21.2 at 281 x 12,544, 10.1 against 11.7 at 500 x 4,096; level
     #: at 500 x 8,192, and 27 against 20 at 500 x 12,544.

@@ -412,7 +412,7 @@ def _is_paired(problem: Problem, align: int) -> bool:
 
 
 def _suits_shared_memory(problem: Problem) -> bool:
-    """Whether kernels/odd.py and flat.py compute it: of 16 bits all."""
+    """Whether kernels/odd.py, odd_split.py and flat.py compute it: of 16 bits all."""
     return _is_of_one_size(problem) and problem.x.itemsize == 2
 
 
@@ -453,7 +453,8 @@ def _batch_invariant(problem: Problem, tile: Tile, centred: bool, align: int) ->
     if align < 16 // problem.x.itemsize:
         # Rows that do not begin at 16 bytes keep the full tile, since how the compiler lays these out depends on their
         # number; but one that is loaded element by element has a warp, alone or not.
-        alone = block >= 32 and align == 1 and cdiv(problem.rows, tile.rows) < t.small_programs
+        few = t.small_programs if block < 64 else t.lone_programs
+        alone = block >= 32 and align == 1 and cdiv(problem.rows, tile.rows) < few
         return replace(tile, rows=min(tile.rows, tile.warps)) if alone else tile
     # What a thread holds side by side: a vector, or what the full tile leaves it.
     vector = min(vector, max(1, tile.rows * block // (32 * tile.warps)))

@@ -217,9 +217,12 @@ class ForwardThresholds:
     #: blocks: narrow ones reach less far beyond the row (51 us against 103 at 319,566 x 105). By columns of any dtype.
     #: They are for few rows too, which want more warps: 1.6 us against 2.4 at 600 x 37, and 9.2 against 11.5 at 131,726
     #: x 35. LayerNorm 2.2 against 3.2 at 3,000 x 29, but 28.0 against 27.4 at 433,893. Where fewer programs than
-    #: `small_programs` would have more rows than warps, each row has one: 1.8 us against 2.1 at 256 x 231 (residual). A
-    #: warp has one row of 129 to 256 columns: with a residual in fp32 5.9 us against 6.9 at 4,648 x 223, RMSNorm alone
-    #: 26.7 against 28.9 at 100,000; but two of LayerNorm's, 21.6 against 23.8 at 100,000 x 131.
+    #: `small_programs` would have more rows than warps, each row has one: 1.8 us against 2.1 at 256 x 231 (residual);
+    #: and in blocks of 64 columns where fewer than `lone_programs` would, 1.76 against 1.89 at 148 x 403, 1.98 against
+    #: 2.21 at 400, LayerNorm 2.05 against 2.21 at 264 x 511, with a residual 1.90 against 2.69 at 148 x 403; 600 are
+    #: level. A warp has one row of 129 to 256 columns: with a residual in fp32 5.9 us against 6.9 at 4,648 x 223,
+    #: RMSNorm alone 26.7 against 28.9 at 100,000; but two of LayerNorm's, 21.6 against 23.8 at 100,000 x 131.
+    lone_programs: int = 256
     odd_forward_tiles: tuple[Tile, ...] = (
         Tile(16, 32, 4, block=16),
         Tile(32, 16, 2, block=16),

@@ -22,8 +22,9 @@ class Plan:
 
     # "tile", "split" or "stream"; "threads" for the shortest rows that do not begin on 16 bytes; "odd" and "flat" for a
     # forward of wide and of short ones that begin anywhere, "odd_split" of such that programs share; for a backward
-    # "few" of few rows, "turns" of odd ones, "split_turns" of odd ones that programs share, "ring" and "ring_turns" of
-    # shared ones, and of odd shared ones, from shared memory; "columnwise" and "staged" for FP8 both ways
+    # "few" of few rows, "few_split" of few wide ones, "turns" of odd ones, "split_turns" of odd ones that programs
+    # share, "ring" and "ring_turns" of shared ones, and of odd shared ones, from shared memory; "columnwise" and
+    # "staged" for FP8 both ways
     schedule: str
     rows: int
     block: int
