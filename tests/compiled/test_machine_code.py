@@ -206,6 +206,22 @@ def test_rows_in_turns_are_loaded_and_stored_in_vectors_and_do_not_spill(compile
     assert re.search(r"st\.global\.L1::evict_first\.L2::cache_hint\.v[24]\.b32", kernel.asm["ptx"])
 
 
+@both
+@pytest.mark.parametrize(("rows", "cols", "words"), [(1, 300_000, 1), (16, 118_029, 8), (32, 98_304, 16)])
+def test_a_part_of_all_of_few_wide_rows_is_held_and_words_are_asked_for_at_once(compiled, rows, cols, words, norm):
+    call = Backward(
+        norm, problem_of(norm, rows, cols, BF16), (rows, cols), torch.device("meta"), ((cols, 1), None, (cols, 1)),
+        Needs(True, False, True, norm.centred),
+    )  # fmt: skip
+    [step] = call.steps(call.plan(), call.align(True))[0]
+    assert step.plan.schedule == "few_split"
+    step.compiled(call.place.device)
+    [kernel] = compiled
+    assert not stack_bytes(kernel)
+    looks = re.findall(r"again: (.*?) setp", kernel.asm["ptx"])
+    assert [look.count("ld.relaxed.gpu.global") for look in looks] == [words], "once, and all that a thread has"
+
+
 @pytest.mark.parametrize("cols", [8448, 262144])
 def test_a_ring_is_filled_in_vectors_and_nothing_spills(compiled, cols):
     for dtype in (BF16, torch.float32):
