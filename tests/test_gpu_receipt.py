@@ -211,7 +211,7 @@ class version:
 def test_script_writes_a_receipt_that_verifies(tree):
     interpreter_is_off = "import os\ndef test_tile():\n    assert 'TRITON_INTERPRET' not in os.environ\n"
     (tree / "tests/gpu/test_tile.py").write_text(interpreter_is_off)
-    ran = gpu_check(tree, "--", "-v")
+    ran = gpu_check(tree, "--no-speed", "--", "-v")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     receipt = read_receipt(tree / RECEIPT)
     assert receipt["status"] == "passed"
@@ -227,13 +227,13 @@ def test_script_tests_every_file(tree):
     for name in ("test_large", "test_launch", "test_more", "test_other"):
         (tree / f"tests/gpu/{name}.py").write_text("def test_this():\n    pass\n")
     (tree / "tests/gpu/test_missing.py").write_text("import pytest\npytest.importorskip('no_such_package')\n")
-    ran = gpu_check(tree)
+    ran = gpu_check(tree, "--no-speed")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert read_receipt(tree / RECEIPT)["tests"] == {"passed": 5, "failed": 0, "skipped": 1}
     for name in ("test_launch", "test_missing", "test_other"):
         (tree / f"tests/gpu/{name}.py").unlink()
     (tree / "tests/gpu/test_more.py").write_text("def test_this():\n    assert False\n")
-    ran = gpu_check(tree)
+    ran = gpu_check(tree, "--no-speed")
     assert ran.returncode == 1 and "test_more.py::test_this" in ran.stdout
     assert read_receipt(tree / RECEIPT)["tests"] == {"passed": 2, "failed": 1, "skipped": 0}
 
@@ -241,7 +241,7 @@ def test_script_tests_every_file(tree):
 def test_script_records_a_failure_and_fails(tree):
     (tree / "tests/gpu/test_tile.py").write_text("def test_tile():\n    assert False\n")
     elsewhere = tree / "elsewhere" / "receipt.json"
-    assert gpu_check(tree, "--out", str(elsewhere)).returncode == 1
+    assert gpu_check(tree, "--no-speed", "--out", str(elsewhere)).returncode == 1
     assert json.loads(elsewhere.read_text())["status"] == "failed"
     assert not (tree / RECEIPT).exists()
 
@@ -279,9 +279,20 @@ def test_script_notices_a_loss_of_speed(tree, gpu, changes, measuring, speed):
     ran = gpu_check(tree)
     assert ran.returncode == int(slower), ran.stdout + ran.stderr
     assert read_receipt(tree / RECEIPT)["speed"] == {"baseline": BASELINE.name} | speed
-    assert gpu_check(tree, "--verify").returncode == int(slower)
+    verified = gpu_check(tree, "--verify")
+    assert verified.returncode == int(slower)
+    if "skipped" in speed:
+        assert f"Speed was not compared: {speed['skipped']}." in ran.stdout
+        assert "speed was not compared" in verified.stdout
     assert gpu_check(tree, "--no-speed").returncode == 0
     assert "speed" not in read_receipt(tree / RECEIPT)
+
+
+def test_script_misses_the_baseline_before_the_tests_run(tree):
+    ran = gpu_check(tree)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert str(BASELINE) in ran.stderr and ran.stderr.count("\n") == 1
+    assert not (tree / RECEIPT).exists()
 
 
 @pytest.mark.parametrize("selection", [["-k", "tile"], ["tests/gpu/test_tile.py"]])
