@@ -295,6 +295,14 @@ def test_script_misses_the_baseline_before_the_tests_run(tree):
     assert not (tree / RECEIPT).exists()
 
 
+def test_a_baseline_that_cannot_be_read_is_named_without_this_machines_folders(tree):
+    (tree / BASELINE).mkdir(parents=True)
+    (tree / BASELINE / "run.json").mkdir()  # so that the error's own text would have the whole path
+    assert gpu_check(tree).returncode == 0
+    speed = read_receipt(tree / RECEIPT)["speed"]
+    assert "cannot be read" in speed["skipped"] and str(tree) not in speed["skipped"]
+
+
 @pytest.mark.parametrize("selection", [["-k", "tile"], ["tests/gpu/test_tile.py"]])
 def test_script_writes_no_receipt_for_a_part_of_the_tests(tree, selection):
     ran = gpu_check(tree, "--", *selection)
