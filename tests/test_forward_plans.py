@@ -184,7 +184,7 @@ def test_small_tiles_of_short_rows_are_put_together_until_few_programs_are_left(
         )
         if many.rows == 1 or align < 8:
             # Each row has a warp, of those that are loaded element by element, where they are few.
-            few = t.small_programs if many.block < 64 else t.lone_programs
+            few = t.small_programs if many.block < 64 else t.lone_programs[centred]
             alone = align == 1 and many.block >= 32 and -(-rows // many.rows) < few
             assert (plan.rows, plan.warps) == (min(many.rows, many.warps) if alone else many.rows, many.warps)
             continue
@@ -316,7 +316,7 @@ def test_many_of_the_widest_odd_rows_wait_in_shared_memory_and_few_have_the_same
     plan_of = partial(plan_of_odd, centred, residual)
     for cols in (24577, 28673, 44001, 65535, 131073, 262145, 1_000_001):
         problem = plan_of(1, cols)[0]
-        many = forward_plans.least_in_slices(problem, GLUON)
+        many = forward_plans.least_in_slices(problem, GLUON, centred, 1)
         few = plan_of(many - 1, cols)[1] if many > 1 else None
         registers = set()
         for rows in (many, 300, 4096, 1 << 20):
@@ -338,6 +338,8 @@ def test_many_of_the_widest_odd_rows_wait_in_shared_memory_and_few_have_the_same
         assert len(registers) == 1, "one kernel for all row counts"
         apart = row_counts.row_counts_apart(forward_plans.most_prompt_rows(problem, GLUON), many)
         assert {plan_of(rows, cols)[1].schedule for rows in apart} >= {"odd_split"}, "compiled with the first call"
+    widths = [plan_of(4096, cols)[1].blocks for cols in (131_072 - 1, 131_073, 262_143, 262_145)]
+    assert widths == ([4, 6, 6, 6] if centred else [4, 4, 4, 6]), "fewer slices of the widest"
     assert plan_of(4096, 24575)[1].schedule == "odd"
     for device in (CLUSTERED, replace(GLUON, cooperative=False)):
         assert plan_of(4096, 44001, device)[1].schedule != "odd_split", "without Gluon, or programs that run together"
@@ -466,3 +468,35 @@ def test_many_whole_rows_both_ways_are_staged_in_shared_memory():
     others += (replace(plain, x=torch.float32, y=torch.float32), replace(plain, residual=torch.bfloat16))
     others += (replace(plain, quantized="mx", group=32), replace(plain, quantized="token", group=1))
     assert [staged(problem) for problem in others] == [None] * len(others)
+
+
+def test_sums_with_a_residual_are_held_where_they_are_few_or_many_and_walked_between():
+    bf16 = torch.bfloat16
+
+    def plan_of(rows, cols, align=8, **changes):
+        problem = replace(problem_of(rows, cols, bf16), **({"residual": bf16, "sum": bf16} | changes))
+        return forward_plans.forward_plan(problem, CLUSTERED, False, align)
+
+    def schedules(cols, **changes):
+        return [plan_of(rows, cols, **changes).schedule for rows in (1, 132, 133, 330, 331, 100_000)]
+
+    for cols in (16_904, 20_480, 24_576):
+        assert schedules(cols) == ["tile", "tile", "stream", "stream", "tile", "tile"]
+    for cols in (24_584, 26_000, 32_768):
+        assert schedules(cols) == ["tile"] * 6
+        assert plan_of(100_000, cols).slices == 1 and plan_of(64, cols).slices == 8
+    every = [plan_of(rows, cols) for rows in (1, 200, 4096) for cols in (20_480, 30_000)]
+    assert {(plan.block * plan.slices, plan.warps * plan.slices) for plan in every} == {(8192, 32)}, "the same bits"
+    assert all(plan.as_walked for plan in every if plan.schedule == "tile")
+    assert plan_of(4096, 16_392).schedule == "stream", "two blocks, and eight columns"
+    assert plan_of(4096, 32_776).slices == 8, "a cluster"
+    for changes in ({"sum": torch.float32}, {"residual": torch.float32}, {"quantized": "static"}, {"align": 4}):
+        assert not plan_of(4096, 20_480, **changes).as_walked
+
+
+def test_both_moments_are_found_in_one_walk_where_rows_begin_on_16_bytes():
+    def at_once(cols, align, dtype=torch.bfloat16):
+        return forward_plans.forward_plan(problem_of(4096, cols, dtype), GLUON, True, align).at_once
+
+    assert [at_once(cols, 8) for cols in (32_768, 32_776, 60_000)] == [None, 8, 8]
+    assert [at_once(60_004, 4), at_once(60_002, 2), at_once(40_960, 4, torch.float32)] == [None] * 3

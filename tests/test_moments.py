@@ -26,14 +26,14 @@ def rows_of(cols, dtype):
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16])
-@pytest.mark.parametrize(("cols", "together"), [(128, 8), (136, 8), (100, 4), (150, 2)])
-def test_moments_in_one_walk(cols, together, dtype):
+@pytest.mark.parametrize("cols", [128, 136])
+def test_moments_in_one_walk(cols, dtype):
     x = rows_of(cols, dtype)
     with in_force.override(
         at_once_from=1, centred_forward_tiles=(Tile(512, 1, 1, block=32),), odd_centred_forward_tiles=()
     ):
         call = Forward(Norm(True, EPS), Problem(*x.shape[:1], 1, cols, dtype, dtype, None, None, None, None), x, None)
-        assert call.plan().at_once == together and call.plan().blocks > 3
+        assert call.plan().at_once == 8 and call.plan().blocks > 3
         _, _, mean, rstd = call(x, None, None, None, True)
     wide = x.double()
     var, expected = torch.var_mean(wide, dim=1, correction=0)

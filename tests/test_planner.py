@@ -28,9 +28,9 @@ from planning import (
 #: Around where schedules and tiles change; rows that begin on 16 bytes, on 8, on 4 and on 2.
 WIDTHS = (
     24, 40, 64, 72, 96, 128, 175, 369, 433, 700, 768, 801, 1000, 1664, 2048, 2050, 2304, 4096, 4099, 4352, 6144, 8192,
-    12_001, 12_288, 16_384, 17_387, 20_001, 20_002, 20_480, 27_001, 32_768, 35_002, 35_085, 40_504, 44_001,
-    60_001, 65_536, 70_001,
-    73_728, 90_001, 98_305, 113_431, 131_072, 131_074, 160_001, 262_144, 300_000,
+    12_001, 12_288, 16_384, 17_387, 20_001, 20_002, 20_480, 24_576, 26_000, 27_001, 32_768, 35_002, 35_085, 40_504,
+    44_001, 60_001, 60_004, 65_536, 70_001, 73_728, 90_001, 98_305, 113_431, 131_072, 131_074, 160_001, 262_144,
+    300_000, 300_001,
 )  # fmt: skip
 
 
@@ -68,8 +68,9 @@ def test_row_counts_that_were_prepared_for_have_all_kernels(centred, summed, dty
 
     later = {*ROWS, 2, 4, 5, 17, 32, 33, 40, 60, 65, 100, 132, 133, 200, 264, 265, 600, 1279, 1281, 3000}
     for cols in WIDTHS:
-        prompt = forward_plans.most_prompt_rows(problem_of(1, cols, dtype, residual=dtype if summed else None), device)
-        least = forward_plans.least_in_slices(problem_of(1, cols, dtype), device)
+        one = problem_of(1, cols, dtype, residual=dtype if summed else None)
+        prompt = forward_plans.most_prompt_rows(one, device)
+        least = forward_plans.least_in_slices(one, device, centred, min(16, cols & -cols))
         prepared = kernels(cols, row_counts.row_counts_apart(prompt, least))
         missing = kernels(cols, {*later, prompt, prompt + 1}) - prepared
         assert not missing, (cols, missing)

@@ -138,7 +138,7 @@ class Forward:
         properties = device_of(device)
         least = (
             forward_plans.least_by_thread(self.problem, properties, align),
-            forward_plans.least_in_slices(self.problem, properties),
+            forward_plans.least_in_slices(self.problem, properties, self.norm.centred, align),
         )
         counts = row_counts.row_counts_apart(forward_plans.most_prompt_rows(self.problem, properties), *least)
         problems = [replace(self.problem, rows=rows) for rows in counts]
@@ -232,18 +232,22 @@ class Forward:
         problem = self.problem
         constants |= {"SLOT": plans.slot_of(plan, problem)}
         names: tuple[str, ...] = FORWARD_TENSORS
-        if plan.schedule != "odd_split":  # whose copies are not made by threads
-            constants |= {"CHUNKS": plans.chunks_of(plan, problem)}
+        copies = {"CHUNKS": plans.chunks_of(plan, problem)}  # where threads make them
         if plan.schedule == "odd_split":
             kernel = odd_split_forward
             dtypes, names = (*dtypes, word_dtype(self.norm)), (*names, "mailbox")
-            constants |= {"PEERS": max(32 * plan.warps, power_of_two(plan.slices)), "BLOCKS": plan.blocks}
+            constants |= {"PEERS": power_of_two(plan.slices), "BLOCKS": plan.blocks}
             constants |= {"SLOTS": plans.slots_of(problem)}
         elif plan.schedule == "odd":
             kernel = odd_forward
-            constants |= {"BLOCKS": plan.blocks, "STAGES": plan.stages, "PAIRED": plans.has_pairs(plan, problem)}
+            constants |= copies | {
+                "BLOCKS": plan.blocks,
+                "STAGES": plan.stages,
+                "PAIRED": plans.has_pairs(plan, problem),
+            }
         else:
             del constants["LANED"]  # one row behind the other
+            constants |= copies
             if plan.schedule == "flat":
                 kernel = flat_forward
                 constants |= {"ROWS": plan.rows, "BLOCKS": plan.blocks, "STAGES": plan.stages}

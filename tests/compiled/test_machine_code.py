@@ -184,9 +184,22 @@ def test_no_plan_for_16_bits_spills(compiled, cols, norm):
         for step in call.steps(call.plan(rows=rows), call.align(True))[0]:
             step.compiled(call.place.device)
     spilled = {kernel.name: stack for kernel in compiled if (stack := stack_bytes(kernel))}
-    # Where programs share a row a few words are known to spill; LayerNorm's backward holds two sums more.
-    known = {"split_forward": 16, "split_backward": 24 * norm.centred}
+    # A few words are known to: LayerNorm's backward holds two sums more where programs share a row.
+    known = {"split_backward": 24 * norm.centred}
     assert all(stack <= known.get(name, 0) for name, stack in spilled.items()), spilled
+
+
+@pytest.mark.parametrize(
+    ("norm", "rows", "cols", "residual"),
+    [(RMS, 824, 108_032, False), (LAYER, 999, 60_004, False), (RMS, 2500, 26_000, True),
+     (RMS, 100, 32_768, True)],
+    ids=str,
+)  # fmt: skip
+def test_wide_rows_that_leave_a_block_ragged_do_not_spill(compiled, norm, rows, cols, residual):
+    """Of many slices the last alone has to know where the row ends, and of blocks the last alone."""
+    kernel_of(forward_of(norm, rows, cols, BF16, residual))
+    [kernel] = compiled
+    assert not stack_bytes(kernel)
 
 
 @both
@@ -258,9 +271,13 @@ def test_odd_rows_go_through_shared_memory_in_vectors_and_nothing_spills(compile
     assert ptx.count("bar.sync") < 40, "one before each store of many blocks, and not of each"
 
 
-@pytest.mark.parametrize(("norm", "residual"), [(RMS, False), (LAYER, False), (RMS, True)], ids=str)
-def test_the_widest_odd_rows_come_and_go_in_one_copy_each_and_nothing_spills(compiled, norm, residual):
-    call = forward_of(norm, 2000, 44_001, BF16, residual)
+@pytest.mark.parametrize(
+    ("norm", "cols", "residual", "barriers"),
+    [(RMS, 44_001, False, 16), (LAYER, 44_001, False, 25), (RMS, 44_001, True, 25), (LAYER, 131_073, False, 30)],
+    ids=str,
+)
+def test_the_widest_odd_rows_come_and_go_in_one_copy_each_and_nothing_spills(compiled, norm, cols, residual, barriers):
+    call = forward_of(norm, 2000, cols, BF16, residual)
     plan = call.plan()
     assert plan.schedule == "odd_split"
     kernel_of(call)
@@ -272,6 +289,9 @@ def test_the_widest_odd_rows_come_and_go_in_one_copy_each_and_nothing_spills(com
     # The rows of three stages, the first of them with weight and bias, and the next one's in the loop.
     assert ptx.count("cp.async.bulk.shared::cluster.global") == 4 * outputs + affine
     assert ptx.count("cp.async.bulk.global.shared::cta") == outputs
+    # Blocks are put in their place together, and the words of up to 32 slices summed by each warp alone.
+    assert ptx.count("bar.sync") <= barriers, ptx.count("bar.sync")
+    assert "matrix" not in ptx, "whose rows begin on 16 bytes"
     # What the machine copies is found from where shared memory begins, so that the slots must be there first; behind
     # them are the barriers, and then what sums across threads take.
     slots = slots_of(call.problem) * slot_of(plan, call.problem) * 2 + 128

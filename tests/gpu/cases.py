@@ -165,6 +165,12 @@ CASES = [
     Case("five rows of 86,272 fp32 columns residual", "rms_norm", "split", (5, 86272), FP32, residual=FP32),
     Case("three rows of 300,000 columns", "layer_norm", "split", (3, 300_000), BF16, bias=True),
     Case("one row of 300,001 columns", "rms_norm", "split", (1, 300_001), BF16),
+    Case("one row of 800,008 columns", "layer_norm", "split", (1, 800_008), BF16, bias=True),
+    Case("two rows of 100,001 columns", "layer_norm", "split", (2, 100_001), BF16, bias=True),
+    Case("two rows of 70,004 columns", "rms_norm", "split", (2, 70_004), FP16, residual=FP16),
+    Case("700 rows of 26,000 columns", "rms_norm", "tile", (700, 26_000), BF16, residual=BF16),
+    Case("600 rows of 60,004 columns", "layer_norm", "tile", (600, 60_004), BF16, bias=True),
+    Case("600 rows of 60,002 columns", "rms_norm", "tile", (600, 60_002), BF16),
     Case("five rows of 70,004 columns fp32 residual", "rms_norm", "split", (5, 70_004), BF16, residual=FP32),
     Case(
         "13 rows of 118,029 columns residual offset llama",
@@ -308,6 +314,7 @@ def streaming() -> Any:
     """Thresholds under which every row is too wide for a tile, and for as many programs as can cooperate."""
     now = in_force.thresholds()
     changes: dict[str, Any] = {"few_rows": 0, "held_per_sm": 0, "ring_from": 1 << 30, "odd_shared_from": 1 << 30}
+    changes["held_sums"] = ()
     changes |= dict.fromkeys(("turns_shared", "centred_turns_shared", "backward_few", "summed_backward_few"), ())
     for name in (entry.name for entry in fields(now)):
         value = getattr(now, name)

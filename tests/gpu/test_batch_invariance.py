@@ -19,6 +19,7 @@ from gpu.cases import (
 )
 from gpu.exact import assert_same_bits, random_rows, random_weight, same_bits
 from onepass.plan import in_force
+from onepass.plan.device import device_of
 
 BF16, FP32 = torch.bfloat16, torch.float32
 
@@ -129,9 +130,9 @@ def test_very_many_rows_ask_for_weight_and_bias_late(cols: int) -> None:
 
 #: Rows that do not begin on 16 bytes. Many pass through shared memory, are walked, or are held by one program.
 ANYWHERE = {
-    ("rms_norm", torch.float16): (6201, 8002, 12004, 17387, 20002, 20004, 35002),
+    ("rms_norm", torch.float16): (6201, 8002, 12004, 17387, 20002, 20004, 35002, 60002, 60004),
     ("rms_norm", FP32): (6001, 17387, 20002, 30001),
-    ("layer_norm", torch.float16): (8001, 10954, 15132, 20001, 20002, 35002),
+    ("layer_norm", torch.float16): (8001, 10954, 15132, 20001, 20002, 35002, 60004),
     ("layer_norm", FP32): (8001, 17387),
     ("residual", torch.float16): (8001, 8002, 20001, 20002),
     ("residual", FP32): (4099,),
@@ -162,6 +163,24 @@ def test_few_rows_that_begin_anywhere_have_their_bits_from_a_cluster_too(
         assert slices == 8 or end - begin > 32
         for some, of_all in zip(few, every, strict=True):
             assert_same_bits(some, of_all[begin:end])
+
+
+@pytest.mark.parametrize("cols", [17_408, 24_576, 26_000, 32_768])
+def test_sums_with_a_residual_have_their_bits_walked_and_held(cols: int) -> None:
+    x, residual = (random_rows(700, cols, dtype=BF16, seed=seed) for seed in (1, 3))
+    weight = random_weight(cols, dtype=BF16)
+    every = onepass.rms_norm(x, weight, residual=residual)
+    plans = {}
+    for begin, end in ((0, 1), (3, 40), (9, 139), (17, 217), (0, 400), (0, 700)):
+        plan = onepass.explain(x[begin:end], weight, residual=residual[begin:end]).forward
+        assert plan is not None
+        plans[end - begin] = (plan.schedule, plan.slices)
+        some = onepass.rms_norm(x[begin:end], weight, residual=residual[begin:end])
+        for got, expected in zip(some, every, strict=True):
+            assert_same_bits(got, expected[begin:end])
+    if device_of(x.device).sms == 132:
+        assert [plans[rows] for rows in (130, 400, 700)] == [("tile", 1)] * 3
+        assert plans[200] == (("stream" if cols <= 24_576 else "tile"), 1)
 
 
 @pytest.mark.parametrize("rows", [1, 71, 301])

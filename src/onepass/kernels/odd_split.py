@@ -5,8 +5,8 @@ slice of a row comes in one copy, from the vector in which it begins to the one 
 row is done: a thread takes a column from there for the sums, and again for y. y takes the slice's place, and goes out
 in one copy too, but for the vectors at its ends.
 
-Before a program waits for its peers' sums of a row, it has published its own of the next one, and the row after that is
-on its way, so the wait is hidden. All programs must run at the same time, or they wait for ever, as in a backward.
+Before a program waits for its peers' sums of a row, it has published its own of the next one, and asked for the row
+after that, so the wait is hidden. All programs must run at the same time, or they wait for ever, as in a backward.
 
 Copies are the machine's own (`cp.async.bulk`), which one thread asks for. Programs that came and went took 105 to 107
 us at 2,000 x 44,001 where these take 100, with copies by all threads or by one, with the weight from memory or in
@@ -20,7 +20,7 @@ from triton.runtime.jit import constexpr_function
 
 from onepass.kernels.mailbox import bits_of, bits_of_pair, moments_of, wait_for
 from onepass.kernels.parts import deviation_of, lane_and_row, narrowed, row_start, rstd_of, scale_and_shift, with_square
-from onepass.kernels.through import arrived, at, line_of, store_end, vectors_of
+from onepass.kernels.through import arrived, at, begin_of, line_of, piece, pieces_of, stacked, store_end, vectors_of
 
 # What follows is on one line each, because PyTorch reads the compiler's text line by line. Places are in bytes, from
 # where shared memory begins; the slots are there first. A barrier of the machine's is for one thread, that asks.
@@ -41,7 +41,12 @@ SEND = gl.constexpr(
     "setp.gt.and.s32 some, $3, 0, one; createpolicy.fractional.L2::evict_first.b64 policy, 1.0; "
     "fence.proxy.async.shared::cta; bar.sync 0; "
     "@some cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [$1], [place], $3, policy; "
-    "@one cp.async.bulk.commit_group; @one cp.async.bulk.wait_group.read 0; mov.u32 $0, $2; }"
+    "@one cp.async.bulk.commit_group; mov.u32 $0, $2; }"
+)
+#: Until the places have been read from which bytes go.
+SENT = gl.constexpr(
+    "{ .reg .pred one; .reg .u32 thread; mov.u32 thread, %tid.x; setp.eq.u32 one, thread, 0; "
+    "@one cp.async.bulk.wait_group.read 0; mov.u32 $0, $1; }"
 )
 
 
@@ -122,24 +127,24 @@ def word_of(
 ):  # fmt: skip
     """A slice's sum of squares, or with its mean that of squared deviations from it, as a word of the mailbox."""
     o_block = gl.arange(0, BLOCK, by_column)
+    held = ()
+    for i in gl.static_range(BLOCKS):
+        h = columns(
+            slots, from_x + i * BLOCK, from_residual + i * BLOCK, BLOCK, ADDED, NARROW, ROUND_SUM, by_column, in_memory
+        )
+        held = held + (h,)  # noqa: RUF005
     mean = 0.0
     if CENTRED:
         total = gl.zeros([BLOCK], gl.float32, by_column)
         for i in gl.static_range(BLOCKS):
-            h = columns(
-                slots, from_x + i * BLOCK, from_residual + i * BLOCK, BLOCK, ADDED, NARROW, ROUND_SUM, by_column,
-                in_memory,
-            ).to(gl.float32)  # fmt: skip
+            h = held[i].to(gl.float32)
             if MASKED:
                 h = gl.where(i * BLOCK + o_block < width, h, 0.0)
             total += h
         mean = tl.div_rn(gl.sum(total, 0), width.to(gl.float32))
     squares = gl.zeros([BLOCK], gl.float32, by_column)
     for i in gl.static_range(BLOCKS):
-        h = columns(
-            slots, from_x + i * BLOCK, from_residual + i * BLOCK, BLOCK, ADDED, NARROW, ROUND_SUM, by_column, in_memory
-        )
-        deviation = deviation_of(h, mean, None, CENTRED, False, False)
+        deviation = deviation_of(held[i], mean, None, CENTRED, False, False)
         if MASKED:
             deviation = gl.where(i * BLOCK + o_block < width, deviation, 0.0)
         squares = with_square(squares, deviation, NARROW)
@@ -148,6 +153,14 @@ def word_of(
         return bits_of_pair(square, mean)
     else:
         return bits_of(square)
+
+
+@gluon.jit
+def put_in_place(slots, place, values, BLOCK: gl.constexpr, BLOCKS: gl.constexpr, of_blocks: gl.constexpr):
+    """All blocks of what goes out, behind one barrier for as many of them as a power of two."""
+    for i in gl.static_range(pieces_of(BLOCKS)):
+        target = at(slots, place + begin_of(BLOCKS, i) * BLOCK, [piece(BLOCKS, i), BLOCK], of_blocks)
+        target.store(stacked(values, begin_of(BLOCKS, i), piece(BLOCKS, i), BLOCK))
 
 
 @gluon.jit
@@ -231,6 +244,7 @@ def odd_split_forward(
     WIDTH: gl.constexpr = BLOCK * BLOCKS
     by_column: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
     in_memory: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    of_blocks: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
     ADDED: gl.constexpr = p_residual is not None
     OTHER: gl.constexpr = SLOT if ADDED else 0  # from a slot of x to the residual's
     STAGE: gl.constexpr = SLOT + OTHER
@@ -264,6 +278,7 @@ def odd_split_forward(
         )  # fmt: skip
         copies = ()
 
+    # Up to 32 words each warp has all of, so that they are summed without a barrier.
     peer = gl.arange(0, PEERS, by_column)
     p_peers = p_mailbox + gl.minimum(peer, slices - 1)
     from_weight = WEIGHT + begin * 0
@@ -309,6 +324,14 @@ def odd_split_forward(
                     by_column, in_memory,
                 )  # fmt: skip
             gl.atomic_xchg(p_mailbox + following.to(gl.int64) * slices + own, word, sem="relaxed")
+        if step >= 1:
+            # y of the row before has left its slot by now; to wait for that where it was sent cost all warps.
+            gl.inline_asm_elementwise(SENT, "=r,r", [begin], gl.int32, False, 1)
+            free = (step + 2) % 3
+            ask_for(
+                (), free * STAGE + LINE, barriers + 8 * free, p_x, p_residual, group + (step + 2) * groups, last, lanes,
+                begin, width, x_row, x_lane, residual_row, residual_lane, 0, LANED, ALIGN, OTHER, LINE, VECTOR,
+            )  # fmt: skip
         if step >= 0:
             index = group + step * groups
             lane, row = lane_and_row(index, lanes, LANED)
@@ -326,6 +349,8 @@ def odd_split_forward(
             to_sum = to_y
             if p_sum is not None:
                 to_sum = place_for(p_sum, o_y, from_x, LINE, VECTOR)
+            ys = ()
+            totals = ()
             for i in gl.static_range(BLOCKS):
                 o_col = begin + i * BLOCK + gl.arange(0, BLOCK, by_column)
                 weight = affine(
@@ -340,20 +365,15 @@ def odd_split_forward(
                     deviation_of(h, mean, None, CENTRED, False, False), rstd, weight, bias, offset,
                     p_weight is not None, p_bias is not None, SHIFTED, X_HAT, NARROW, False,
                 )  # fmt: skip
-                # What takes a column's place never reaches the next block's.
                 if p_sum is not None:
-                    total = h.to(p_sum.dtype.element_ty).to(slots.dtype, bitcast=True)
-                    at(slots, to_sum + i * BLOCK, [BLOCK], in_memory).store(total)
-                y = y.to(p_y.dtype.element_ty).to(slots.dtype, bitcast=True)
-                at(slots, to_y + i * BLOCK, [BLOCK], in_memory).store(y)
+                    totals = totals + (h.to(p_sum.dtype.element_ty).to(slots.dtype, bitcast=True),)  # noqa: RUF005
+                ys = ys + (y.to(p_y.dtype.element_ty).to(slots.dtype, bitcast=True),)  # noqa: RUF005
+            if p_sum is not None:
+                put_in_place(slots, to_sum, totals, BLOCK, BLOCKS, of_blocks)
+            put_in_place(slots, to_y, ys, BLOCK, BLOCKS, of_blocks)
             if p_sum is not None:
                 give(slots, to_sum, p_sum, o_y, width, VECTOR, by_column, in_memory)
             give(slots, to_y, p_y, o_y, width, VECTOR, by_column, in_memory)
-            # Its slot is free.
-            free = step % 3
-            ask_for(
-                (), free * STAGE + LINE, barriers + 8 * free, p_x, p_residual, index + 3 * groups, last, lanes, begin,
-                width, x_row, x_lane, residual_row, residual_lane, 0, LANED, ALIGN, OTHER, LINE, VECTOR,
-            )  # fmt: skip
         from_x = next_x
         from_residual = next_residual
+    gl.inline_asm_elementwise(SENT, "=r,r", [begin], gl.int32, False, 1)

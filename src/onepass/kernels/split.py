@@ -185,6 +185,54 @@ def finish_slice(
 
 
 @triton.jit
+def share_slice(
+    own, row, lane, slices, end, factor, p_words, patience, p_x, p_residual, p_weight, p_bias, p_y, p_sum, p_mean,
+    p_rstd, p_q, p_scale, p_amax, x_row, x_lane, residual_row, residual_lane, y_row, y_lane, stat_row, stat_lane,
+    scale_row, affine_lane, scale_group, eps, offset, floor, upper, largest, inverse, CENTRED: tl.constexpr,
+    SHIFTED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr, ROUND_SUM: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr, EVEN: tl.constexpr, PEERS: tl.constexpr, ALIGN: tl.constexpr, PACKED: tl.constexpr,
+    EARLY: tl.constexpr, AFFINE_FIRST: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr, ROUND: tl.constexpr,
+    BOUNDED: tl.constexpr, FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr,
+    E8M0: tl.constexpr, SWIZZLED: tl.constexpr,
+):  # fmt: skip
+    """A slice, from x to y, if its peers' sums are there in time; how many are not."""
+    o_block = own * (BLOCK * BLOCKS) + tl.arange(0, BLOCK)[None, :]
+    o_affine = lane * affine_lane * ALIGN
+    weights = ()
+    biases = ()
+    for i in tl.static_range(EARLY if AFFINE_FIRST else 0):
+        o_col = i * BLOCK + o_block
+        weights = with_affine(weights, p_weight, o_affine + o_col, o_col < end, not EVEN)
+        biases = with_affine(biases, p_bias, o_affine + o_col, o_col < end, not EVEN)
+    if AFFINE_FIRST:  # as in tile.py
+        tl.debug_barrier()
+    held = load_slice(
+        own, p_x, p_residual, row, lane, end, x_row, x_lane, residual_row, residual_lane,
+        NARROW, ROUND_SUM, BLOCK, BLOCKS, EVEN, ALIGN,
+    )  # fmt: skip
+    for i in tl.static_range(0 if AFFINE_FIRST else EARLY):
+        o_col = i * BLOCK + o_block
+        weights = with_affine(weights, p_weight, o_affine + o_col, o_col < end, not EVEN)
+        biases = with_affine(biases, p_bias, o_affine + o_col, o_col < end, not EVEN)
+    bits = bits_of_moments(held, own, end, CENTRED, NARROW, BLOCK, BLOCKS, EVEN, PACKED)
+    tl.atomic_xchg(p_words + own, bits, sem="relaxed")
+
+    # As many words as threads, so that the sum of what is missing goes through all of them, and they agree on it.
+    peer = tl.arange(0, PEERS)
+    m_peer = peer < slices
+    words = tl.where(m_peer, look_for(p_words + tl.minimum(peer, slices - 1), patience), 0)
+    missing = tl.sum((m_peer & (words == 0)).to(tl.int32), axis=0)
+    if missing == 0:
+        finish_slice(
+            held, words, weights, biases, own, row, lane, end, factor, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd,
+            p_q, p_scale, p_amax, y_row, y_lane, stat_row, stat_lane, scale_row, affine_lane, scale_group, eps,
+            offset, floor, upper, largest, inverse, CENTRED, SHIFTED, X_HAT, NARROW, BLOCK, BLOCKS, EVEN, PEERS, ALIGN,
+            PACKED, EARLY, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
+        )  # fmt: skip
+    return missing
+
+
+@triton.jit
 def split_forward(
     p_x,
     p_residual,
@@ -251,44 +299,32 @@ def split_forward(
     flat = tl.program_id(0) // slices
     lane, row = lane_and_row(flat, lanes, LANED)
     end = cols * ALIGN
-    o_block = own * (BLOCK * BLOCKS) + tl.arange(0, BLOCK)[None, :]
-    o_affine = lane * affine_lane * ALIGN
     factor = factor_of_tensor(
         p_given, p_amax, p_scale, floor, upper, largest, inverse, KIND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO
     )
-    weights = ()
-    biases = ()
-    for i in tl.static_range(EARLY if AFFINE_FIRST else 0):
-        o_col = i * BLOCK + o_block
-        weights = with_affine(weights, p_weight, o_affine + o_col, o_col < end, not EVEN)
-        biases = with_affine(biases, p_bias, o_affine + o_col, o_col < end, not EVEN)
-    if AFFINE_FIRST:  # as in tile.py
-        tl.debug_barrier()
-    held = load_slice(
-        own, p_x, p_residual, row, lane, end, x_row, x_lane, residual_row, residual_lane,
-        NARROW, ROUND_SUM, BLOCK, BLOCKS, EVEN, ALIGN,
-    )  # fmt: skip
-    for i in tl.static_range(0 if AFFINE_FIRST else EARLY):
-        o_col = i * BLOCK + o_block
-        weights = with_affine(weights, p_weight, o_affine + o_col, o_col < end, not EVEN)
-        biases = with_affine(biases, p_bias, o_affine + o_col, o_col < end, not EVEN)
     p_words = p_mailbox + flat.to(tl.int64) * slices
-    bits = bits_of_moments(held, own, end, CENTRED, NARROW, BLOCK, BLOCKS, EVEN, PACKED)
-    tl.atomic_xchg(p_words + own, bits, sem="relaxed")
-
-    # As many words as threads, so that the sum of what is missing goes through all of them, and they agree on it.
-    peer = tl.arange(0, PEERS)
-    m_peer = peer < slices
-    words = tl.where(m_peer, look_for(p_words + tl.minimum(peer, slices - 1), patience), 0)
-    if tl.sum((m_peer & (words == 0)).to(tl.int32), axis=0) == 0:
-        finish_slice(
-            held, words, weights, biases, own, row, lane, end, factor, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd,
-            p_q, p_scale, p_amax, y_row, y_lane, stat_row, stat_lane, scale_row, affine_lane, scale_group, eps,
-            offset, floor, upper, largest, inverse, CENTRED, SHIFTED, X_HAT, NARROW, BLOCK, BLOCKS, EVEN, PEERS, ALIGN,
-            PACKED, EARLY, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
+    missing = 0
+    # The last slice alone may reach beyond the row; to know that is worth registers to the others.
+    if EVEN or own < slices - 1:
+        missing = share_slice(
+            own, row, lane, slices, end, factor, p_words, patience, p_x, p_residual, p_weight, p_bias, p_y, p_sum,
+            p_mean, p_rstd, p_q, p_scale, p_amax, x_row, x_lane, residual_row, residual_lane, y_row, y_lane, stat_row,
+            stat_lane, scale_row, affine_lane, scale_group, eps, offset, floor, upper, largest, inverse, CENTRED,
+            SHIFTED, X_HAT, NARROW, ROUND_SUM, BLOCK, BLOCKS, True, PEERS, ALIGN, PACKED, EARLY, AFFINE_FIRST, KIND,
+            GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
         )  # fmt: skip
     else:
+        missing = share_slice(
+            own, row, lane, slices, end, factor, p_words, patience, p_x, p_residual, p_weight, p_bias, p_y, p_sum,
+            p_mean, p_rstd, p_q, p_scale, p_amax, x_row, x_lane, residual_row, residual_lane, y_row, y_lane, stat_row,
+            stat_lane, scale_row, affine_lane, scale_group, eps, offset, floor, upper, largest, inverse, CENTRED,
+            SHIFTED, X_HAT, NARROW, ROUND_SUM, BLOCK, BLOCKS, False, PEERS, ALIGN, PACKED, EARLY, AFFINE_FIRST, KIND,
+            GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
+        )  # fmt: skip
+    if missing > 0:
         # Apart from the above to the end: blocks of 16 bits that come from two places are no longer kept in pairs.
+        peer = tl.arange(0, PEERS)
+        words = tl.zeros((PEERS,), p_mailbox.dtype.element_ty)
         for other in range(slices):
             bits = bits_of_moments_again(
                 other, p_x, p_residual, row, lane, end, x_row, x_lane, residual_row, residual_lane,
@@ -300,10 +336,10 @@ def split_forward(
             NARROW, ROUND_SUM, BLOCK, BLOCKS, EVEN, ALIGN,
         )  # fmt: skip
         finish_slice(
-            held, words, weights, biases, own, row, lane, end, factor, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd,
+            held, words, (), (), own, row, lane, end, factor, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd,
             p_q, p_scale, p_amax, y_row, y_lane, stat_row, stat_lane, scale_row, affine_lane, scale_group, eps,
             offset, floor, upper, largest, inverse, CENTRED, SHIFTED, X_HAT, NARROW, BLOCK, BLOCKS, EVEN, PEERS, ALIGN,
-            PACKED, EARLY, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
+            PACKED, 0, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
         )  # fmt: skip
 
 

@@ -362,7 +362,7 @@ class BackwardThresholds:
     few_widest_from: int = 65537
     few_widest_elements: tuple[int, int, int] = (9 << 19, 8 << 20, 3 << 20)
     #: From so many columns on, of any dtype, each of one wave of programs has the same columns of up to so many rows
-    #: (kernels/few_split.py), by clusters: 8.8 us against 15.5 at 16 x 118,029, LayerNorm 10.4 against 17.9; 3.6
+    #: (kernels/few_split.py), by clusters: 8.8 us against 15.5 at 16 x 118,029, LayerNorm 10.4 against 17.9; 3.2
     #: against 4.5 at 1 x 82,703, 5.8 against 10.1 at 4 x 262,144, 10.2 against 14.5 at 32 x 98,304, LayerNorm 9.9
     #: against 40 at 4 x 393,216; by programs that share rows 7.5 against 692 at 1 x 1,500,001, LayerNorm 17.7 against
     #: 57.9 at 16 x 200,001. Narrower ones are level at 49,001 columns, and slower below and where rows begin on 16
@@ -370,9 +370,14 @@ class BackwardThresholds:
     #: 12.8 against 13.9 at 24 x 131,072, LayerNorm 18.0 against 15.3; 23.8 against 21.6 at 24 x 118,029. Columns of a
     #: block are counted in what a thread loads at once: with half as many, so that more warps have other rows, 9.5
     #: against 8.8 at 16 x 118,029, with twice as many 10.7; 10.2 against 11.9 at 32 x 66,001.
+    #: One row in half the warps, unless it is very wide: 3.2 us against 3.8 at 82,703 columns, 3.6 against 4.5 at
+    #: 200,001, LayerNorm 4.1 against 4.4; but 5.9 against 5.8 at 1,000,000, LayerNorm 7.7 against 6.1. Two rows not as
+    #: four: 3.5 against 4.0 at 2 x 100,001, LayerNorm 6.2 against 6.9 at 262,144 columns, 9.4 against 13.5 at 800,000.
     few_split_from: int = 65537
     few_split_tiles: tuple[Tile, ...] = (
+        Tile(3 << 18, 1, 4, block=128),
         Tile(1 << 21, 1, 8, block=256),
+        Tile(1 << 20, 2, 8, block=128),
         Tile(1 << 20, 4, 8, block=128),
         Tile(1 << 19, 8, 8, block=128),
         Tile(1 << 18, 16, 8, block=128),
@@ -381,7 +386,7 @@ class BackwardThresholds:
     #: With a residual those in pieces of 2 bytes spill earlier: 16.4 us against 26.0 at 16 x 150,001 and 32.3 against
     #: 33.8 at 200,001 columns, but 51.6 against 39.4 at 262,143, and 22.0 against 20.6 at 32 x 82,703.
     few_split_odd_summed_tiles: tuple[Tile, ...] = (
-        *few_split_tiles[:3],
+        *few_split_tiles[:5],
         Tile(13 << 14, 16, 8, block=128),
         Tile(5 << 14, 32, 8, block=64),
     )

@@ -30,7 +30,7 @@ LATE_FROM = 24
 #: Columns and warps of a program that shares a row.
 SHARED = ((4096, 2), (4096, 4), (8192, 4), (8192, 8), (16384, 8))
 #: And where its slices wait in shared memory, of which an SM has as much as so many columns take.
-WAITING, WAITING_COLUMNS = ((2048, 1), (2048, 2), (4096, 2), (4096, 4)), 24576
+WAITING, WAITING_COLUMNS = ((2048, 1), (2048, 2), (4096, 2), (4096, 4), (6144, 4)), 24576
 #: Columns up to which a program may take several rows.
 SHORT = 1024
 #: And up to which, in a backward, more rows and more programs: their waiting is what is to be hidden.

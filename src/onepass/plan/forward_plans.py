@@ -40,8 +40,12 @@ def forward_plan(problem: Problem, device: Device, centred: bool, align: int) ->
     return _prompt(problem, device, _planned(problem, device, centred, align), centred, align)
 
 
+def _chosen(problem: Problem, device: Device, centred: bool, align: int) -> Choice:
+    return tuned_choice("forward", problem, device, centred, align) or forward_choice(problem, device, centred, align)
+
+
 def _planned(problem: Problem, device: Device, centred: bool, align: int) -> Plan:
-    choice = tuned_choice("forward", problem, device, centred, align) or forward_choice(problem, device, centred, align)
+    choice = _chosen(problem, device, centred, align)
     tile = choice.tile
     if choice.schedule == "threads":
         if problem.dense and device.gluon and problem.rows >= least_by_thread(problem, device, align):
@@ -140,27 +144,39 @@ def _by_threads(problem: Problem, tile: Tile, align: int) -> Plan:
 
 def _at_once(problem: Problem, plan: Plan, align: int) -> Plan:
     """The plan, with both of LayerNorm's moments found in one walk over the row, where that is faster."""
-    vector = min(align, 16 // problem.x.itemsize)
-    wide = problem.cols >= in_force.thresholds().at_once_from and _held(problem) == 2 and plan.rows == 1
-    return replace(plan, at_once=vector) if wide and vector > 1 else plan
+    whole = piece_of(problem.x, align) == 16 and _held(problem) == 2 and plan.rows == 1
+    wide = problem.cols >= in_force.thresholds().at_once_from
+    return replace(plan, at_once=16 // problem.x.itemsize) if wide and whole else plan
 
 
 def _held_or_walked(problem: Problem, device: Device, tile: Tile, centred: bool, align: int) -> Plan:
-    """Rows that are walked where they are many; few of them are held, all their loads in flight at once.
+    """Rows that are walked where they are many; few of them are held, all their loads in flight at once, and so are
+    very many sums with a residual.
 
     Either way a thread has the same elements, and adds them up in the same order, so a row's bits are the same.
     """
     t, block, rows = in_force.thresholds(), block_of(tile, problem), problem.rows * problem.lanes
-    if rows <= device.sms * t.held_per_sm:
+    few = rows <= device.sms * t.held_per_sm
+    most_walked = _most_sums_walked(problem, device, centred, align) if tile == t.held_sum_tile else None
+    if few or (most_walked is not None and rows > most_walked):
         held = Plan("tile", 1, block, tile.warps, rows, cdiv(problem.cols, block), as_walked=True)
         held = _shared(problem, device, held, centred, align)
         # What is asked for early: the row, or both that make it and their sum, and weight and bias.
         row = problem.x.itemsize if problem.residual is None else 4 + problem.residual.itemsize
         column = row + itemsize(problem.weight) + itemsize(problem.bias)
         registers = held.elements * column // 4 + t.registers_beside[centred]
-        if registers <= min(REGISTERS, device.registers // (32 * held.warps)):
-            return held
+        # Sums have been seen to fit.
+        if most_walked is not None or registers <= min(REGISTERS, device.registers // (32 * held.warps)):
+            return held if few else _affine_first(problem, device, held, centred, align)
     return Plan("stream", 1, block, tile.warps, rows)
+
+
+def _most_sums_walked(problem: Problem, device: Device, centred: bool, align: int) -> int | None:
+    """More sums with a residual than these are held; None where however many are not."""
+    if problem.residual is None or centred or piece_of(problem.x, align) < 16 or not _suits_shared_memory(problem):
+        return None
+    sums = in_force.thresholds().held_sums
+    return next((device.sms * rows // 2 for first, last, rows in sums if first <= problem.cols <= last), None)
 
 
 def _clustered(problem: Problem, tile: Tile) -> Plan:
@@ -193,7 +209,7 @@ def _in_shared_memory(problem: Problem, device: Device, tile: Tile, plan: Plan) 
     room = device.shared // (slots_of(problem) * slot_of(walk, problem) * problem.x.itemsize + 2048)
     per_sm = min(room, tile.programs_per_sm or 1)
     groups = device.sms * per_sm // plan.slices
-    few = rows < least_in_slices(problem, device)
+    few = rows < _least_in_slices(device, plan.slices)
     if few or groups == 0 or not device.gluon or not _suits_shared_memory(problem):
         return plan
     # Each quarter of an SM has its part of the warps and of the registers, which are handed out in eights.
@@ -202,10 +218,14 @@ def _in_shared_memory(problem: Problem, device: Device, tile: Tile, plan: Plan) 
     return replace(walk, programs=groups * plan.slices, registers=registers)
 
 
-def least_in_slices(problem: Problem, device: Device) -> int:
+def least_in_slices(problem: Problem, device: Device, centred: bool, align: int) -> int:
     """The fewest wide odd rows whose slices wait in shared memory."""
-    t = in_force.thresholds()
-    return device.sms * t.odd_shared_few // cdiv(problem.cols, t.odd_slice.cols) + 1
+    choice = _chosen(problem, device, centred, align)
+    return _least_in_slices(device, cdiv(problem.cols, choice.tile.cols)) if choice.schedule == "odd_split" else 1
+
+
+def _least_in_slices(device: Device, slices: int) -> int:
+    return device.sms * in_force.thresholds().odd_shared_few // slices + 1
 
 
 def _held(problem: Problem) -> int:
@@ -372,7 +392,8 @@ def _choice(problem: Problem, device: Device, centred: bool, align: int) -> Choi
         if through is not None:
             return Choice("odd", through)
         if problem.cols >= t.odd_shared_from and device.cooperative and not problem.walked:
-            return Choice("odd_split", t.odd_slice)
+            wide = problem.cols >= t.odd_shared_wide_from[kind_of(problem, centred)]
+            return Choice("odd_split", t.odd_wide_slice if wide else t.odd_slice)
     if single and plain and problem.cols >= t.single_wide_from[centred]:
         single_tile = fitting(t.single_centred_tiles if centred else t.single_tiles, columns)
         if single_tile is not None:
@@ -385,8 +406,8 @@ def _choice(problem: Problem, device: Device, centred: bool, align: int) -> Choi
         tile = fitting((t.wide_forward_tile,), columns)
     if tile is None and not centred and held == 2 < piece < 16 and plain:
         tile = fitting((t.wide_odd_tile,), columns)
-    if tile is None and not centred and piece == 16 and plain:
-        as_it_is = fitting(t.plain_tiles, columns) if held == 2 else None
+    if tile is None and not centred and plain and (piece == 16 or held == 2 < piece):
+        as_it_is = fitting(t.plain_tiles, columns) if held == 2 and piece == 16 else None
         if as_it_is is not None:
             return Choice("tile", as_it_is)
         tile = fitting((t.wide_plain_tile,), columns) if columns >= t.wide_plain_from else None
@@ -394,6 +415,8 @@ def _choice(problem: Problem, device: Device, centred: bool, align: int) -> Choi
             return Choice("split", _forward_slice(problem, centred, align))
     if tile is not None:
         return Choice("tile", _single(problem, centred) if single else snug(tile, problem.cols, align))
+    if _most_sums_walked(problem, device, centred, align) is not None:
+        return Choice("stream", t.held_sum_tile)
     # What decides is the bytes of a row that are in flight.
     flowing = problem.x.itemsize + itemsize(problem.residual) + itemsize(problem.sum)
     stream = fitting(t.centred_streams if centred else t.streams, problem.cols * flowing // 2)
@@ -412,7 +435,7 @@ def _is_paired(problem: Problem, align: int) -> bool:
 
 
 def _suits_shared_memory(problem: Problem) -> bool:
-    """Whether kernels/odd.py, odd_split.py and flat.py compute it: of 16 bits all."""
+    """Whether kernels/odd.py, odd_split.py and flat.py compute it, if its rows begin anywhere: of 16 bits all."""
     return _is_of_one_size(problem) and problem.x.itemsize == 2
 
 
@@ -453,7 +476,7 @@ def _batch_invariant(problem: Problem, tile: Tile, centred: bool, align: int) ->
     if align < 16 // problem.x.itemsize:
         # Rows that do not begin at 16 bytes keep the full tile, since how the compiler lays these out depends on their
         # number; but one that is loaded element by element has a warp, alone or not.
-        few = t.small_programs if block < 64 else t.lone_programs
+        few = t.small_programs if block < 64 else t.lone_programs[kind_of(problem, centred)]
         alone = block >= 32 and align == 1 and cdiv(problem.rows, tile.rows) < few
         return replace(tile, rows=min(tile.rows, tile.warps)) if alone else tile
     # What a thread holds side by side: a vector, or what the full tile leaves it.

@@ -199,7 +199,8 @@ class ForwardThresholds:
     )
     #: Of nothing but x, of 16 bits, from so many columns on, both moments are found in one walk while the row comes:
     #: 278 us against 288 at 4,096 x 65,536, 208 against 215 at 49,152 columns, 172 against 175 at 40,960, 17.4 against
-    #: 18.2 at 133 x 65,536. It is level from 1,536 to 32,768 columns, but 43 against 41 at 8,192 x 5,120.
+    #: 18.2 at 133 x 65,536. It is level from 1,536 to 32,768 columns, but 43 against 41 at 8,192 x 5,120. Rows that
+    #: begin on 8 bytes would spill: 149 us against 71 at 1,714 x 35,004, 145 against 75 at 999 x 60,004.
     at_once_from: int = 32769
     #: RMSNorm's of nothing but x, of 16 bits, instead of walked: 15.8 us against 17.4 at 324 x 33,896, 69 against 73 at
     #: 2,048 rows, 98.6 against 101.6 at 2,048 x 49,152, 65.8 against 68.6 at 4,096 x 16,640, 6.3 against 6.9 at 133 x
@@ -210,7 +211,9 @@ class ForwardThresholds:
         Tile(49152, 1, 16, block=4096, late=1, registers=64),
     )
     #: And so many columns and more, of fp32 too: 501 us against 517 at 8,192 x 65,536, 225 against 237 at 4,096 x
-    #: 57,344, 14.7 against 16.9 at 133 x 65,536; but 11.8 against 10.0 at 133 x 49,152.
+    #: 57,344, 14.7 against 16.9 at 133 x 65,536; but 11.8 against 10.0 at 133 x 49,152. And in pieces of 4 and 8 bytes:
+    #: 112 us against 127 at 1,499 x 60,002, 95 against 108 at 60,004 columns, 24.8 against 30.9 at 300; but of fewer
+    #: columns, in the tiles above, 3.0 against 2.6 at 1 x 44,004, and 96 against 98 at 2,045.
     wide_plain_from: int = 49153
     wide_plain_tile: Tile = Tile(65536, 1, 32, block=8192, late=0)
     #: Rows that begin at odd addresses are loaded in pieces of 2 or 4 bytes, which leaves nothing to win from wide
@@ -218,11 +221,13 @@ class ForwardThresholds:
     #: They are for few rows too, which want more warps: 1.6 us against 2.4 at 600 x 37, and 9.2 against 11.5 at 131,726
     #: x 35. LayerNorm 2.2 against 3.2 at 3,000 x 29, but 28.0 against 27.4 at 433,893. Where fewer programs than
     #: `small_programs` would have more rows than warps, each row has one: 1.8 us against 2.1 at 256 x 231 (residual);
-    #: and in blocks of 64 columns where fewer than `lone_programs` would, 1.76 against 1.89 at 148 x 403, 1.98 against
-    #: 2.21 at 400, LayerNorm 2.05 against 2.21 at 264 x 511, with a residual 1.90 against 2.69 at 148 x 403; 600 are
-    #: level. A warp has one row of 129 to 256 columns: with a residual in fp32 5.9 us against 6.9 at 4,648 x 223,
-    #: RMSNorm alone 26.7 against 28.9 at 100,000; but two of LayerNorm's, 21.6 against 23.8 at 100,000 x 131.
-    lone_programs: int = 256
+    #: and in blocks of 64 columns where fewer than `lone_programs` would, RMSNorm's, LayerNorm's and RMSNorm's with a
+    #: residual: 1.76 against 1.89 at 148 x 403, 1.98 against 2.21 at 400, LayerNorm 2.05 against 2.21 at 264 x 511;
+    #: with a residual 1.90 against 2.69 at 148 x 403, 3.8 against 4.2 at 1,400 x 511, 4.0 against 4.4 at 2,000 x 403.
+    #: RMSNorm of 600 to 800 is level or 4 % faster so, and of 1,400 x 511 3.1 against 2.9; with a residual 4.4 against
+    #: 4.1 at 3,000 x 259. A warp has one row of 129 to 256 columns: with a residual in fp32 5.9 us against 6.9 at 4,648
+    #: x 223, RMSNorm alone 26.7 against 28.9 at 100,000; but two of LayerNorm's, 21.6 against 23.8 at 100,000 x 131.
+    lone_programs: tuple[int, int, int] = (384, 384, 1024)
     odd_forward_tiles: tuple[Tile, ...] = (
         Tile(16, 32, 4, block=16),
         Tile(32, 16, 2, block=16),
@@ -379,6 +384,14 @@ class ForwardThresholds:
     #: Where registers spilled it was slower: 10.5 against 7.8 at 16 x 73,728.
     held_per_sm: int = 1
     registers_beside: tuple[int, int] = (16, 32)
+    #: Sums with a residual of 16 bits, which begin on 16 bytes, are held again, from so many columns to so many, where
+    #: rows are more than so many for each two SMs: 186 us against 220 walked at 4,000 x 24,576, 141 against 149 at
+    #: 18,000 columns, 23.3 against 27.3 at 400 x 24,576, but 12.2 against 11.4 at 180 x 22,528, and 139 against 129 at
+    #: 4,000 x 16,392. Wider ones, which clusters had: 125 against 142 at 2,500 x 26,000, 156 against 166 at 32,768
+    #: columns, 18.6 against 18.8 at 264 x 28,672, but 21.2 against 20.3 at 32,768. At 36,000 columns they spill: 231
+    #: against 194.
+    held_sums: tuple[tuple[int, int, int], ...] = ((16897, 24576, 5), (24577, 32768, 2))
+    held_sum_tile: Tile = Tile(32768, 1, 32, block=8192)
     #: Rows as few as these, if they have so many warps, are shared by a cluster of eight programs: 2.8 us against 6.5
     #: at 1 x 54,976, 4.9 against 5.3 at 64 x 32,768, and 8.3 against 7.0 at 128 x 32,768. With a residual 3.0 against
     #: 3.6 at 16 x 16,384, 3.5 against 3.9 at 32, and 4.8 against 4.5 at 64.
@@ -413,9 +426,8 @@ class ForwardThresholds:
     shared_odd_rows: int = 32
     shared_wide_odd_from: int = 24577
     shared_singles_per_sm: int = 2
-    #: Sums with a residual have clusters of eight programs up to so many columns, however many rows there are: 264 us
-    #: against 260 in slices at 2,048 x 65,536 and 270 against 256 at 4,096 x 32,768, but 3.5 against 4.0 at 16 x 32,768
-    #: and 11.8 against 12.2 at 64 x 65,536.
+    #: Wider sums with a residual have clusters of eight programs up to so many columns, counted twice, however many rows
+    #: there are: 264 us against 260 in slices at 2,048 x 65,536, but 11.8 against 12.2 at 64.
     summed_cluster: Tile = Tile(131072, 1, 4, block=1024)
     #: And from there on programs share a row, a slice each, with so many on an SM at the least: 512 us against 545 by
     #: programs that stay at 4,096 x 131,072, 520 against 546 at 2,048 x 262,144, 146 against 171 walked at 2,048 x
@@ -444,6 +456,13 @@ class ForwardThresholds:
     odd_shared_from: int = 24577
     odd_shared_few: int = 2
     odd_slice: Tile = Tile(4096, 1, 4, 6, block=1024)
+    #: From so many columns on, RMSNorm's, LayerNorm's and RMSNorm's with a residual, slices of which there are fewer:
+    #: 97 us against 102 at 219 x 400,001, 106 against 122 at 125 x 700,001, LayerNorm 127 against 142 at 549 x 160,001;
+    #: RMSNorm of 200,001 columns 97 against 101, but 3.8 against 3.4 for one row, as LayerNorm 5.1 against 4.4 for one
+    #: of 160,001. In half the warps slices of 4,096 are 96 against 98 at 1,999 x 44,001, and 3.9 against 3.2 for one
+    #: row.
+    odd_wide_slice: Tile = Tile(6144, 1, 4, 4, block=1024)
+    odd_shared_wide_from: tuple[int, int, int] = (262145, 131073, 262145)
     #: In pieces of 4 the slices above spill: 338 us against 719 at 2,048 x 131,074, LayerNorm 405 against 519, 39
     #: against 79 and 45 against 65 at 200 rows.
     half_odd_forward_slice: Tile = Tile(4096, 1, 4, 4, block=1024, late=4, ahead=0, registers=64)
