@@ -79,7 +79,7 @@ def tree(tmp_path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
     (tmp_path / "scripts").mkdir()
-    for name in ("gpu-check", "gpu_receipt.py"):
+    for name in ("gpu-check", "gpu_receipt.py", "gpu_part.py"):
         shutil.copy(ROOT / "scripts" / name, tmp_path / "scripts" / name)
     return tmp_path
 
@@ -236,6 +236,20 @@ def test_script_tests_every_file(tree):
     ran = gpu_check(tree, "--no-speed")
     assert ran.returncode == 1 and "test_more.py::test_this" in ran.stdout
     assert read_receipt(tree / RECEIPT)["tests"] == {"passed": 2, "failed": 1, "skipped": 0}
+
+
+def test_script_tests_the_longest_files_in_parts_and_every_test_once(tree):
+    counted = tree / "counted"
+    tests = "".join(
+        f"def test_{i}():\n    with open({str(counted)!r}, 'a') as file:\n        file.write('{i} ')\n"
+        for i in range(10)
+    )
+    (tree / "tests/gpu/test_gradients.py").write_text(tests)
+    ran = gpu_check(tree, "--no-speed")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert sorted(counted.read_text().split()) == sorted(map(str, range(10)))
+    assert read_receipt(tree / RECEIPT)["tests"] == {"passed": 11, "failed": 0, "skipped": 0}
+    assert ran.stdout.count("deselected") == 4, "beside each other"
 
 
 def test_script_records_a_failure_and_fails(tree):

@@ -236,7 +236,7 @@ class Forward:
         if plan.schedule == "odd_split":
             kernel = odd_split_forward
             dtypes, names = (*dtypes, word_dtype(self.norm)), (*names, "mailbox")
-            constants |= {"PEERS": power_of_two(plan.slices), "BLOCKS": plan.blocks}
+            constants |= {"PEERS": max(32, power_of_two(plan.slices)), "BLOCKS": plan.blocks}
             constants |= {"SLOTS": plans.slots_of(problem)}
         elif plan.schedule == "odd":
             kernel = odd_forward

@@ -53,11 +53,11 @@ THREADS = Kernel(
 ODD_SPLIT = Kernel(
     "odd_split", {"odd_shared_few": 0}, {"odd_shared_few": 1 << 40}, (26623, 28673), (1, 2, 7, 301, 401), "split"
 )  # fmt: skip
-#: Slices of six blocks, and of these five and a half, or more than a warp has words for.
+#: Slices of six blocks, and of these five and a half, or more than half a warp has words for, or than a warp.
 WIDER = {"odd_shared_wide_from": (0, 0, 0)}
 WIDE_ODD_SPLIT = Kernel(
-    "odd_split", {"odd_shared_few": 0} | WIDER, {"odd_shared_few": 1 << 40} | WIDER, (33791, 202753), (1, 2, 301),
-    "split",
+    "odd_split", {"odd_shared_few": 0} | WIDER, {"odd_shared_few": 1 << 40} | WIDER, (33791, 110593, 202753),
+    (1, 2, 301), "split",
 )  # fmt: skip
 KERNELS = (ODD, ODD_SPLIT, WIDE_ODD_SPLIT, FLAT, THREADS)
 APART = (ODD, ODD_SPLIT, WIDE_ODD_SPLIT)  # whose rows may lie apart, and in lanes

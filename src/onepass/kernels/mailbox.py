@@ -93,8 +93,10 @@ def moments_of(words, peer, end, count, WIDTH: tl.constexpr, CENTRED: tl.constex
     if CENTRED:
         moments, means = pair_of(words)
         widths = tl.maximum(tl.minimum(end - peer * WIDTH, WIDTH), 0).to(tl.float32)
-        mean = tl.div_rn(tl.sum(means * widths, axis=0), count)
-        square = tl.sum(moments + (means - mean) * (means - mean) * widths, axis=0)
+        # Products are rounded before they are added to another lane's: else two lanes, each with its own product as it
+        # is and the other's rounded, would not agree on the sum.
+        mean = tl.div_rn(tl.sum(tl.fma(means, widths, 0.0), axis=0), count)
+        square = tl.sum(tl.fma((means - mean) * (means - mean), widths, moments), axis=0)
     else:
         square = tl.sum(words.to(tl.float32, bitcast=True), axis=0)
     return mean, square

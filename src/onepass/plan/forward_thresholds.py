@@ -426,8 +426,8 @@ class ForwardThresholds:
     shared_odd_rows: int = 32
     shared_wide_odd_from: int = 24577
     shared_singles_per_sm: int = 2
-    #: Wider sums with a residual have clusters of eight programs up to so many columns, counted twice, however many rows
-    #: there are: 264 us against 260 in slices at 2,048 x 65,536, but 11.8 against 12.2 at 64.
+    #: Wider sums with a residual have clusters of eight programs, up to so many columns, counted twice, however many
+    #: rows there are: 264 us against 260 in slices at 2,048 x 65,536, but 11.8 against 12.2 at 64.
     summed_cluster: Tile = Tile(131072, 1, 4, block=1024)
     #: And from there on programs share a row, a slice each, with so many on an SM at the least: 512 us against 545 by
     #: programs that stay at 4,096 x 131,072, 520 against 546 at 2,048 x 262,144, 146 against 171 walked at 2,048 x
