@@ -271,7 +271,7 @@ def test_odd_rows_go_through_shared_memory_in_vectors_and_nothing_spills(compile
 
 @pytest.mark.parametrize(
     ("norm", "cols", "residual", "barriers"),
-    [(RMS, 44_001, False, 16), (LAYER, 44_001, False, 25), (RMS, 44_001, True, 25), (LAYER, 131_073, False, 30)],
+    [(RMS, 44_001, False, 15), (LAYER, 44_001, False, 23), (RMS, 44_001, True, 19), (LAYER, 131_073, False, 24)],
     ids=str,
 )
 def test_the_widest_odd_rows_come_and_go_in_one_copy_each_and_nothing_spills(compiled, norm, cols, residual, barriers):
