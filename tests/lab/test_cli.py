@@ -101,9 +101,9 @@ def test_the_same_run_compared_with_itself_has_no_regression(finished):
 def test_an_fp8_output_is_measured_like_any_other_in_the_pass_that_it_has(tmp_path):
     tiny = [each for each in TINY if each not in ("--pass", "forward")]
     asked = ("--op", "add_rms_norm_fp8", "--scaling", "block", "--columnwise", "--backend", "onepass")
-    benchmark_norms(tmp_path, *tiny, *asked, "--run-id", "fp8")
+    case = "add_rms_norm_fp8-forward-8x64-float32-block-both"  # which it also has by its name
+    benchmark_norms(tmp_path, *tiny, *asked, "--case", case, "--run-id", "fp8")
     run = Run.open(tmp_path / "runs" / "fp8")
-    case = "add_rms_norm_fp8-forward-8x64-float32-block-both"
     assert [each.id for each in run.cases] == [case]
     rows, damaged = run.rows()
     assert damaged == [] and isinstance(rows[case, "eager"], Measured) and isinstance(rows[case, "onepass"], Measured)
@@ -125,6 +125,8 @@ def test_an_fp8_output_is_measured_like_any_other_in_the_pass_that_it_has(tmp_pa
         (("--rows", "8", "--cols", "8", "--op", "rms_norm_fp8", "--scaling", "row"), ("scaling", "row", "token")),
         (("--rows", "8", "--cols", "8", "--op", "rms_norm_fp8", "--pass", "backward"), ("backward", "rms_norm")),
         (("--device", "tpu"), ("--device", "tpu", "cuda")),
+        (("--case", "somewhat"), ("case", "rms_norm-forward-4096x4096-bfloat16", "somewhat")),
+        (("--case", "rms_norm-forward-4x4-int8"), ("dtype", "int8", "bfloat16")),
         (("--random", "-1"), ("--random", "-1")),
         (("--seed", "3"), ("--seed", "--random")),
         (("--executor", "slurm"), ("--executor", "slurm", "local", "ray")),

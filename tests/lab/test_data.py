@@ -84,6 +84,13 @@ def test_cases_that_differ_have_names_that_differ():
     assert Case("rms_norm", "forward", 4096, 4096, "float16", weight_dtype="float16").id == CASE.id
     for case in variants:
         assert Case.from_json(json.loads(json.dumps(case.to_json()))) == case
+        assert Case.from_id(case.id) == case
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "rms_norm-forward-64-float32", "rms_norm-forward-4x4-float32-"])
+def test_a_name_that_no_case_has_is_refused_with_one_that_is(name):
+    with pytest.raises(ValueError, match=f"a case must be like rms_norm-forward-4096x4096-bfloat16, not {name}$"):
+        Case.from_id(name)
 
 
 @pytest.mark.parametrize(
@@ -157,6 +164,7 @@ def test_the_runs_in_evidence_keep_the_names_and_bytes_of_their_cases(request):
     for fields in written:
         made = Case.from_json(fields).to_json()
         assert {name: made[name] for name in fields} == fields
+        assert Case.from_id(made["id"]) == Case.from_json(fields)
 
 
 def header() -> dict:

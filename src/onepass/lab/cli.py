@@ -80,6 +80,9 @@ def run(
     passes: Annotated[
         Passes, typer.Option("--pass", help="which pass of a single case; FP8 outputs have the forward alone")
     ] = Passes.both,
+    case: Annotated[
+        list[str] | None, typer.Option(help="a case by its id, as runs name it; may be given again")
+    ] = None,
     suite: Annotated[list[str] | None, typer.Option(help="a suite's name; may be given again")] = None,
     sweep: Annotated[bool, typer.Option("--include-rmsnorm-shape-sweep", help="add the suite shape-sweep")] = False,
     random: Annotated[int, typer.Option(help="add so many cases drawn at random, sizes that nobody listed")] = 0,
@@ -117,6 +120,7 @@ def run(
             place = _device(begun.header["device"] if begun else device, chosen)
             if begun is None:
                 single = _single(rows, cols, dtype, op, passes, scaling, columnwise)
+                single += [Case.from_id(name) for name in case or []]
                 names = [*(suite or []), *(["shape-sweep"] if sweep else [])]
                 cases = _cases(place, single, names, random, seed)
                 header = _header(place, chosen.name, cases, backend or ["all"], baseline, seconds)

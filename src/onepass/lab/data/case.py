@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,6 +19,13 @@ DTYPES = ("float32", "bfloat16", "float16")
 LAYOUTS = ("dense", "qkv")
 
 _ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+#: What `Case.id` writes. A word that is in the right place and none of those allowed is named by the case itself.
+_ID = re.compile(
+    r"(?P<op>[a-z0-9_]+)-(?P<direction>[a-z]+)-(?P<rows>\d+)x(?P<cols>\d+)-(?P<dtype>[a-z0-9]+)"
+    r"(?:-w(?P<weight_dtype>[a-z]+\d+))?(?:-(?P<layout>qkv)(?P<heads>\d+))?(?:-eps(?P<eps>[\d.]+(?:e[-+]\d+)?))?"
+    r"(?:-(?P<scaling>[a-z]+)(?P<columnwise>-both)?)?"
+)
 
 
 @dataclass(frozen=True)
@@ -77,6 +85,21 @@ class Case:
         eps = f"-eps{self.eps:g}" if self.eps != 1e-6 else ""
         fp8 = f"-{self.scaling}{'-both' if self.columnwise else ''}" if self.scaling else ""
         return f"{self.op}-{self.direction}-{self.rows}x{self.cols}-{self.dtype}{weight}{layout}{eps}{fp8}"
+
+    @classmethod
+    def from_id(cls, name: str) -> Case:
+        """The case of that id.
+
+        Example:
+            >>> Case.from_id("rms_norm_fp8-forward-64x4096-bfloat16-block-both").columnwise
+            True
+        """
+        found = _ID.fullmatch(name)
+        if found is None:
+            raise ValueError(f"a case must be like rms_norm-forward-4096x4096-bfloat16, not {name}")
+        given = {field: text for field, text in found.groupdict().items() if text is not None}
+        kinds = {"rows": int, "cols": int, "heads": int, "eps": float, "columnwise": bool}
+        return cls(**{field: kinds.get(field, str)(text) for field, text in given.items()})
 
     @property
     def bytes(self) -> int:
