@@ -51,6 +51,7 @@ _NO_ODD_TILES: dict[str, object] = {
     "single_centred_between": (),
     "paired_between": ((), (), ()),
     "plain_fp32_between": (),
+    "summed_fp32_between": (),
     "wide_forward_tile": Tile(0, 1, 1),
 }
 

@@ -292,6 +292,29 @@ def test_rows_that_fill_a_warp_are_put_together_where_they_are_short_or_many(cen
     assert (rows_of(1999, 768), rows_of(2000, 768)) == ((1, 1) if centred else (1, 8))
 
 
+def test_rows_of_fp32_are_put_together_where_they_are_many():
+    def tile(rows, cols, centred, **kinds):
+        plan = forward_plans.forward_plan(problem_of(rows, cols, torch.float32, **kinds), CLUSTERED, centred, 4)
+        return plan.rows, plan.warps
+
+    assert [tile(rows, 312, True) for rows in (1299, 1300, 4095)] == [(1, 1), (16, 16), (16, 16)]
+    assert tile(3000, 512, True) == (1, 1), "of two vectors a thread a row is alone"
+    for kinds in ({}, {"residual": torch.float32}):
+        assert [tile(rows, 264, False, **kinds) for rows in (1999, 2000, 4095)] == [(1, 2), (4, 8), (4, 8)]
+        assert tile(3000, 512, False, **kinds)[0] == 1, "wider than that they are slower so"
+
+
+@pytest.mark.parametrize("residual", [None, torch.float32])
+def test_wide_rows_of_fp32_leave_room_for_a_second(residual):
+    def late(rows, cols):
+        plan = forward_plans.forward_plan(problem_of(rows, cols, torch.float32, residual=residual), CLUSTERED, False, 4)
+        assert plan.schedule == "tile" and plan.slices == (8 if rows == 1 else 1)
+        return plan.ahead is not None
+
+    assert [late(rows, 14208) for rows in (1, 132, 133, 5000)] == [False, False, True, True]
+    assert not late(5000, 12288), "which has room by half the warps"
+
+
 def test_many_whole_rows_both_ways_are_staged_in_shared_memory():
     plain = replace(problem_of(8192, 4096), quantized="block", group=128)
 

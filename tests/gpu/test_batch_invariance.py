@@ -128,6 +128,40 @@ def test_very_many_rows_ask_for_weight_and_bias_late(cols: int) -> None:
         assert_same_bits(onepass.layer_norm(x[begin:end], weight, bias), every[begin:end])
 
 
+@pytest.mark.parametrize("cols", [128, 184, 264, 312, 4736, 8192, 12_552, 14_208, 16_384])
+@pytest.mark.parametrize("kind", ["rms_norm", "layer_norm", "residual"])
+def test_rows_of_fp32_have_their_bits_together_and_late(kind: str, cols: int) -> None:
+    """Short ones in programs of one row or of several, wide ones with the weight before the row or late."""
+    rows = 5000 if cols < 1024 else 400
+    x, weight = random_rows(rows, cols, dtype=FP32), random_weight(cols, dtype=FP32)
+    bias = random_weight(cols, dtype=FP32, seed=5) if kind == "layer_norm" else None
+    residual = random_rows(rows, cols, dtype=FP32, seed=3) if kind == "residual" else None
+    op = "layer_norm" if kind == "layer_norm" else "rms_norm"
+
+    def results(begin: int, end: int) -> tuple[tuple[object, ...], tuple[torch.Tensor, ...]]:
+        added = None if residual is None else residual[begin:end]
+        plan = onepass.explain(x[begin:end], weight, bias, op=op, residual=added).forward
+        assert plan is not None
+        got = getattr(onepass, op)(x[begin:end], weight, bias, residual=added)
+        return (plan.rows, plan.ahead, plan.slices), got if isinstance(got, tuple) else (got,)
+
+    plan, every = results(0, rows)
+    plans = {plan}
+    for begin, end in (
+        (0, 1),
+        (7, 60),
+        (9, 141),
+        (9, 142),
+        (30, 330),
+        *(((5, 1305), (17, 2517)) if cols < 1024 else ()),
+    ):
+        plan, few = results(begin, end)
+        plans.add(plan)
+        for some, of_all in zip(few, every, strict=True):
+            assert_same_bits(some, of_all[begin:end])
+    assert len(plans) > 1
+
+
 #: Rows that do not begin on 16 bytes. Many pass through shared memory, are walked, or are held by one program.
 ANYWHERE = {
     ("rms_norm", torch.float16): (6201, 8002, 12004, 17387, 20002, 20004, 35002, 60002, 60004),

@@ -9,7 +9,7 @@ Before a program waits for its peers' sums of a row, it has published its own of
 after that, so the wait is hidden. All programs must run at the same time, or they wait for ever, as in a backward.
 
 Copies are the machine's own (`cp.async.bulk`), which one thread asks for. Programs that came and went took 105 to 107
-us at 2,000 x 44,001 where these take 100, with copies by all threads or by one, with the weight from memory or in
+us at 2,000 x 44,001 where these took 100, with copies by all threads or by one, with the weight from memory or in
 shared memory: more than half of the time their warps waited for each other's sums.
 """
 

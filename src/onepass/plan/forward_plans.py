@@ -377,9 +377,8 @@ def _choice(problem: Problem, device: Device, centred: bool, align: int) -> Choi
         tile = between(t.short_centred_between if centred else t.short_between, columns) or tile
     if plain and not centred and piece == 16:
         tile = between(t.plain_between if held == 2 else t.plain_fp32_between, columns) or tile
-    summed = problem.residual is not None and not problem.quantized and problem.x.itemsize == 2
-    if summed and not centred and piece == 16:
-        tile = between(t.summed_between, columns) or tile
+    if problem.residual is not None and not problem.quantized and not centred and piece == 16:
+        tile = between(t.summed_between if problem.x.itemsize == 2 else t.summed_fp32_between, columns) or tile
     if centred and plain and held == 2 and piece > 4:
         tile = between(t.late_centred_between, columns) or tile
     if centred and plain and held == 4 and piece == 16:
@@ -485,16 +484,20 @@ def _batch_invariant(problem: Problem, tile: Tile, centred: bool, align: int) ->
     threads_per_row = min(max(1, block // vector), 32 * tile.warps)
     warps = max(1, threads_per_row // 32)
     rows = min(tile.rows, max(1, 32 * warps * vector // block))
-    if rows > 1 or (block == 32 * vector and _short_enough(problem, centred)):
+    if rows > 1 or (block == vector * threads_per_row and _short_enough(problem, warps, centred)):
         most = max(rows, t.small_elements // power_of_two(problem.cols))
-        while cdiv(problem.rows, rows) > t.small_programs and 2 * rows <= most and 2 * warps <= t.small_warps:
+        most_warps = t.small_warps // warps
+        while cdiv(problem.rows, rows) > t.small_programs and 2 * rows <= most and 2 * warps <= most_warps:
             warps, rows = 2 * warps, 2 * rows
     return replace(tile, rows=rows, warps=warps)
 
 
-def _short_enough(problem: Problem, centred: bool) -> bool:
-    """Whether rows that fill a warp each are so short, or so many, that several in a program are faster."""
+def _short_enough(problem: Problem, warps: int, centred: bool) -> bool:
+    """Whether rows that fill a warp or two each are so short, or so many, that several in a program are faster."""
     t, size = in_force.thresholds(), problem.cols * problem.x.itemsize
+    wider = t.short_bytes * 3 // 2
+    if centred and problem.x.itemsize == 4:
+        return size <= wider and problem.rows >= t.short_fp32_rows
     if centred:
-        return size <= t.short_bytes and problem.x.itemsize == 2 and problem.rows >= t.short_rows
-    return size <= t.short_bytes or (size <= t.short_bytes * 3 // 2 and problem.rows >= t.short_rows)
+        return size <= t.short_bytes and problem.rows >= t.short_rows
+    return (size <= t.short_bytes and warps == 1) or (size <= wider and problem.rows >= t.short_rows)

@@ -30,7 +30,7 @@ def row_counts_apart(prompt: int = 0, *least: int) -> tuple[int, ...]:
     tiles_of_few += t.summed_turns_of_16_bits_few
     tiles_of_many = (*t.turns_of_fp32_many, *t.summed_turns_of_fp32_many, *itertools.chain(*t.backward_between_sectors))
     most |= {rows - 1 for *_, rows, _ in (*tiles_of_few, *tiles_of_many)}
-    most |= {t.short_rows - 1} | {rows - 1 for rows in least}
+    most |= {t.short_rows - 1, t.short_fp32_rows - 1} | {rows - 1 for rows in least}
     # As many rows as leave small tiles alone, and twice as many again and again, have each number of these together.
     doubled = itertools.takewhile(lambda rows: rows < t.shortest_min_rows, (t.small_programs << n for n in range(32)))
     most |= {each - 1 + more for each in (prompt, prompt // 2) for more in (0, 1) if each > 0}
