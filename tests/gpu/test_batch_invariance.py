@@ -128,7 +128,7 @@ def test_very_many_rows_ask_for_weight_and_bias_late(cols: int) -> None:
         assert_same_bits(onepass.layer_norm(x[begin:end], weight, bias), every[begin:end])
 
 
-@pytest.mark.parametrize("cols", [128, 184, 264, 312, 4736, 8192, 12_552, 14_208, 16_384])
+@pytest.mark.parametrize("cols", [128, 184, 264, 312, 8192, 12_552, 14_208, 16_384])
 @pytest.mark.parametrize("kind", ["rms_norm", "layer_norm", "residual"])
 def test_rows_of_fp32_have_their_bits_together_and_late(kind: str, cols: int) -> None:
     """Short ones in programs of one row or of several, wide ones with the weight before the row or late."""

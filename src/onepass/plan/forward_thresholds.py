@@ -77,9 +77,9 @@ class ForwardThresholds:
     )
     #: With a residual twice the warps of the narrow ones: 5.1 us against 5.9 at 7,392 x 128, 8.4 against 10.0 at 12,000
     #: x 160, level at 500 and 200,000 rows, but 5.0 against 4.8 at 7,392 x 104. Wide ones: 10.9 against 12.8 at 200 x
-    #: 10,952, 19.0 against 21.3 at 351, level for many, but 54 against 50 at 1,200 x 10,240. The widest: 130 us against
-    #: 154 at 2,500 x 13,312, 10.3 against 10.9 at 133 x 12,544, 160 against 162 at 2,500 x 16,384; but 31 against 30 at
-    #: 400.
+    #: 10,952, 19.0 against 21.3 at 351, level for many, but 2.6 against 2.4 at 1 x 12,288, and 54 against 50 at 1,200 x
+    #: 10,240. The widest: 130 us against 154 at 2,500 x 13,312, 10.3 against 10.9 at 133 x 12,544, 160 against 162 at
+    #: 2,500 x 16,384; but 31 against 30 at 400.
     summed_fp32_between: Between = (
         (225, Tile(384, 8, 4, block=64)),
         (20481, Tile(24576, 1, 8, block=1024)),
