@@ -9,6 +9,7 @@ import sys
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,14 @@ ROOT = Path(__file__).resolve().parents[2]
 def sweep(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "scripts" / "sweep"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+
+
+def the_script() -> Any:
+    spec = spec_from_loader("sweep", SourceFileLoader("sweep", str(ROOT / "scripts" / "sweep")))
+    assert spec is not None and spec.loader is not None
+    script = module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return script
 
 
 def test_each_choice_is_compiled_beside_what_is_planned(tmp_path):
@@ -57,11 +66,42 @@ def test_what_the_compiler_made_is_read():
     ],
 )
 def test_what_it_cannot_read_is_said_in_a_sentence(arguments, said, monkeypatch, capsys):
-    spec = spec_from_loader("sweep", SourceFileLoader("sweep", str(ROOT / "scripts" / "sweep")))
-    assert spec is not None and spec.loader is not None
-    script = module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = the_script()
     monkeypatch.setattr(sys, "argv", ["sweep", *arguments])
     assert script.main() == 2
     complaint = capsys.readouterr().err
     assert said in complaint and complaint.count("\n") == 1
+
+
+def test_a_choice_that_it_names_is_one_that_it_takes(monkeypatch):
+    """What a search tried is written down, and tried again."""
+    script = the_script()
+    monkeypatch.setattr(script.forward, "device_of", lambda _: script.H200)
+    monkeypatch.setattr(script.backward, "device_of", lambda _: script.H200)
+    for name in ("rms_norm-forward-4469x512-float32", "layer_norm-backward-3000x4096-bfloat16"):
+        case = script.case_of(name)
+        trials = [script.Trial(case), *(script.Trial(case, choice) for choice in script.searched(case, script.H200))]
+        first, *others = script.distinct(trials)
+        assert str(first) == "as planned" and len(others) > 10
+        assert all(script.choice_of(str(trial), case) == trial.choice for trial in others)
+        assert script.plan_of(first) not in map(script.plan_of, others)
+
+
+def test_rows_and_warps_are_exactly_as_given_where_that_is_asked_for(monkeypatch):
+    script = the_script()
+    monkeypatch.setattr(script.forward, "device_of", lambda _: script.H200)
+    case = script.case_of("rms_norm-forward-300x64-bfloat16")
+    choice = script.choice_of("tile rows=64 warps=8 block=32", case)
+    for exactly in (False, True):
+        plan = script.plan_of(script.Trial(case, choice, exactly))
+        assert ((plan.rows, plan.warps) == (64, 8)) == exactly, "few rows have smaller programs"
+
+
+def test_cases_are_those_in_which_a_run_has_a_peer_ahead():
+    from onepass.lab.data.run import Run
+
+    script = the_script()
+    run = Run.open(ROOT / "evidence" / "runs" / "h200-2026-11-18-ag")
+    found = [case.id for case in script.behind(run)]
+    assert found[0] == "rms_norm-forward-4469x512-float32"
+    assert "layer_norm-forward-2978x312-float32" in found and "rms_norm-forward-775x14208-float32" not in found
