@@ -174,10 +174,25 @@ def test_only_evidence_enters_a_mean(tmp_path: Path) -> None:
     summary = summarise(view(made, verdicts), 0.004)
     assert summary.means[0][1][0].ratio == pytest.approx(1.0) and summary.means[0][1][0].cases == 2
     assert "level in" in summary.sentences[1] and "0.40%" in summary.effect
+    assert "(2 of 4, 0.50× at the least)" in summary.sentences[1].replace("\N{NO-BREAK SPACE}", " ")
     assert dict(summary.counts) == {"supported": 1, "slower": 1, "rerun noise": 1, "suspect": 1} | {
         "baseline": 4,
         "control": 4,
     }
+
+
+def test_a_mean_that_is_ahead_does_not_pass_for_being_ahead_everywhere(tmp_path: Path) -> None:
+    made = make_run(tmp_path, backends=["eager", "onepass"], cases=3)
+
+    def said(*ratios: float) -> str:
+        verdicts = [
+            Verdict(case.id, "onepass", "eager", "supported" if ratio > 1 else "slower", (), ratio, ratio, ratio)
+            for case, ratio in zip(made.cases, ratios, strict=True)
+        ]
+        return summarise(view(made, verdicts), 0.004).sentences[1].replace("\N{NO-BREAK SPACE}", " ")
+
+    assert "is ahead in" in said(2.0, 2.0, 0.88) and "(3 of 3, 0.88× at the least)" in said(2.0, 2.0, 0.88)
+    assert "(3 of 3)" in said(2.0, 2.0, 1.5), "what is behind nowhere has no least to be told"
 
 
 def test_a_control_is_a_row_and_no_backend(run: Run) -> None:

@@ -17,11 +17,12 @@ NEAR_ONE = 0.05
 
 @dataclass(frozen=True)
 class Mean:
-    """A geometric mean of speed-ups, and over how many cases of how many it was taken."""
+    """A geometric mean of speed-ups, over how many cases of how many it was taken, and the least of them."""
 
     ratio: float | None
     cases: int
     of: int
+    least: float | None
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def _mean(view: View, entries: Entries, group: tuple[str, str], backend: str, ot
         theirs = 1.0 if other is None else _evidence(entries, case.id, other)
         if mine and theirs:
             ratios.append(mine / theirs)
-    return Mean(geometric_mean(ratios), len(ratios), len(cases))
+    return Mean(geometric_mean(ratios), len(ratios), len(cases), min(ratios, default=None))
 
 
 def _evidence(entries: Entries, case: str, backend: str) -> float | None:
@@ -110,7 +111,10 @@ def _standing(view: View, entries: Entries, level: float, other: str | None) -> 
             place = "ahead" if mean.ratio > 1 + level else "behind" if mean.ratio < 1 / (1 + level) else "level"
             # Three digits behind the point near 1, where two would hide which side of it the mean is on.
             ratio = f"{mean.ratio:.3f}×" if abs(mean.ratio - 1) < NEAR_ONE else ratio_text(mean.ratio)
-            words = f"{' '.join(group)} {ratio} ({mean.cases} of {mean.of})"
+            # A mean that is ahead must not pass for being ahead everywhere.
+            lost = mean.least if mean.least is not None and mean.least < 1 / (1 + level) else None
+            least = "" if lost is None else f", {ratio_text(lost)} at the least"
+            words = f"{' '.join(group)} {ratio} ({mean.cases} of {mean.of}{least})"
             placed[place].append(words.replace(" ", "\N{NO-BREAK SPACE}"))
     parts = [f"{place} in {', '.join(groups)}" for place, groups in placed.items() if groups]
     return f"Against {other or view.baseline}, onepass {'is ' + '; '.join(parts) if parts else 'has no evidence'}."
