@@ -83,6 +83,8 @@ _BLOCK_ROWS = {
     "centred_backward_tiles": (Tile(64, 4, 4, 1), Tile(512, 2, 4, 1, block=32)),
 }
 
+_FULL_FROM = ("block_row_min_rows", "shorter_min_rows", "shortest_min_rows")
+
 #: Thresholds under which small shapes take a schedule. The interpreter's device has two SMs.
 SCHEDULES: dict[str, dict[str, object]] = {
     "few": {"few_rows": 8, "few_row": Tile(16384, 1, 1, block=32), "few_columns": ((8, Tile(32, 2, 1)),)},
@@ -98,8 +100,8 @@ SCHEDULES: dict[str, dict[str, object]] = {
         "backward_tiles": (Tile(16384, 1, 1, 1, block=32),),
         "centred_backward_tiles": (Tile(16384, 1, 1, 1, block=32),),
     },
-    "few block rows": {**_BLOCK_ROWS, "block_row_min_rows": 1000, "shortest_min_rows": 1000},
-    "many block rows": {**_BLOCK_ROWS, "block_row_min_rows": 3, "shortest_min_rows": 3},
+    "few block rows": {**_BLOCK_ROWS, **dict.fromkeys(_FULL_FROM, 1000)},
+    "many block rows": {**_BLOCK_ROWS, **dict.fromkeys(_FULL_FROM, 3)},
     "split": {
         **_NO_TILES,
         **dict.fromkeys(FORWARD_SLICES, Tile(64, 1, 1, 8, block=32, late=3)),

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 import torch
 
-from onepass.plan import backward_plans, both_ways, forward_plans, in_force, plans
+from onepass.plan import affine, backward_plans, both_ways, forward_plans, in_force, plans
 from onepass.plan.device import INTERPRETER
 from onepass.plan.tiles import Tile
 from planning import (
@@ -196,13 +196,14 @@ def test_small_tiles_of_short_rows_are_put_together_until_few_programs_are_left(
 
 @norms
 def test_many_rows_ask_for_weight_and_bias_first(centred):
-    def first(rows, cols, align=8, **changes):
-        return forward_plans.forward_plan(
-            replace(problem_of(rows, cols), **changes), CLUSTERED, centred, align
-        ).affine_first
+    def first(rows, cols, align=8, dtype=torch.bfloat16, **changes):
+        problem = replace(problem_of(rows, cols, dtype), **changes)
+        return forward_plans.forward_plan(problem, CLUSTERED, centred, align).affine_first
 
-    most = CLUSTERED.sms * in_force.thresholds().affine_first_elements // 4352
-    assert [first(rows, 4352) for rows in (1, most, most + 1, 4096, 1 << 20)] == [False, False, True, True, True]
+    t = in_force.thresholds()
+    most = CLUSTERED.sms * t.affine_first_elements // 4352
+    few = t.lone_rows + 1
+    assert [first(rows, 4352) for rows in (few, most, most + 1, 4096, 1 << 20)] == [False, False, True, True, True]
     assert not first(1 << 20, 512), "rows that are short"
     assert first(1 << 20, 1024) == (not centred)
     assert first(8192, 4099, align=1) == (not centred), "loaded element by element"
@@ -210,6 +211,10 @@ def test_many_rows_ask_for_weight_and_bias_first(centred):
     total = {"residual": torch.bfloat16, "sum": torch.bfloat16}
     assert first(8192, 4096, **total) and first(8192, 4096, quantized="static")
     assert not first(8192, 4096, quantized="static", **total)
+    half, fp32 = CLUSTERED.sms * t.affine_first_elements // (2 * 1536), torch.float32
+    assert [first(rows, 1536, 4, fp32) for rows in (few, half, half + 1, 1 << 20)] == [False, False, True, True]
+    assert [first(8192, cols, 4, fp32) for cols in (188, 192, 508, 512)] == [False, centred, centred, True]
+    assert first(8192, 1091, 1, fp32) and not first(half + 1, 1536, 4, fp32, quantized="static")
 
 
 @norms
@@ -218,17 +223,39 @@ def test_few_rows_have_a_plan_for_how_soon_each_is_done(centred):
         return forward_plans.forward_plan(replace(problem_of(rows, cols), **changes), CLUSTERED, centred, 8)
 
     for cols in (64, 216, 1024, 4096, 4352, 65_536):
-        most = forward_plans.most_prompt_rows(problem_of(1, cols), CLUSTERED)
+        most = affine.most_prompt_rows(problem_of(1, cols), CLUSTERED)
         assert [plan(rows, cols).prompt for rows in (1, most, most + 1, 1 << 20)] == [True, True, False, False], cols
         lanes = replace(problem_of(1, cols), lanes=4)
-        assert forward_plans.most_prompt_rows(lanes, CLUSTERED) == most // 4
+        assert affine.most_prompt_rows(lanes, CLUSTERED) == most // 4
         # Without a division nothing but their order keeps weight and bias before the row's sum.
         power = cols & (cols - 1) == 0
-        assert plan(1, cols).affine_first == power and not plan(1, cols, weight=None, bias=None).affine_first
+        assert plan(5, cols).affine_first == power and not plan(5, cols, weight=None, bias=None).affine_first
+        in_fp32 = problem_of(1, cols, torch.float32)
+        assert affine.most_prompt_rows(in_fp32, CLUSTERED) == most // 2
+        summed = replace(in_fp32, residual=torch.float32)
+        assert affine.most_prompt_rows(summed, CLUSTERED) in (2 * most, 2 * most + 1)
     assert not plan(1, 4096, quantized="row").prompt and not plan(1, 262_144).prompt, "nor where rows are sliced"
     total = {"residual": torch.bfloat16, "sum": torch.bfloat16}
     assert plan(1300, 4096, **total).prompt and not plan(1300, 4096).prompt
     assert plan(8, 4096, **total).prompt and not plan(8, 65_536, **total).prompt, "a cluster a row"
+
+
+@norms
+def test_rows_on_their_own_ask_for_the_weight_first(centred):
+    def first(rows, cols, **changes):
+        problem = replace(problem_of(rows, cols), **changes)
+        plan = forward_plans.forward_plan(problem, CLUSTERED, centred, 8)
+        assert plan.prompt
+        return plan.affine_first
+
+    t = in_force.thresholds()
+    assert [first(rows, 3072) for rows in (1, t.lone_rows, t.lone_rows + 1)] == [not centred, not centred, False]
+    widest = t.lone_bytes // 2 - 8
+    assert first(1, widest) == (not centred) and not first(1, widest + 16)
+    assert not first(1, 3072, residual=torch.bfloat16, sum=torch.bfloat16) and not first(
+        1, 3072, weight=None, bias=None
+    )
+    assert not first(2, 3072, lanes=4)
 
 
 def test_wide_rows_of_single_elements_have_the_plan_of_many():

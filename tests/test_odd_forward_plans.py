@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 
-from onepass.plan import forward_plans, in_force, plans, row_counts
+from onepass.plan import affine, forward_plans, in_force, plans, row_counts
 from planning import CLUSTERED, GLUON, H200, norms, power_of_two_at_least, problem_of
 
 
@@ -80,7 +80,7 @@ def test_many_of_the_widest_odd_rows_wait_in_shared_memory_and_few_have_the_same
                 same = (few.schedule, few.slices, few.block, few.blocks, few.warps)
                 assert same == ("split", plan.slices, plan.block, plan.blocks, plan.warps), "the same bits"
         assert len(registers) == 1, "one kernel for all row counts"
-        apart = row_counts.row_counts_apart(forward_plans.most_prompt_rows(problem, GLUON), many)
+        apart = row_counts.row_counts_apart(affine.most_prompt_rows(problem, GLUON), many)
         assert {plan_of(rows, cols)[1].schedule for rows in apart} >= {"odd_split"}, "compiled with the first call"
     widths = [plan_of(4096, cols)[1].blocks for cols in (131_072 - 1, 131_073, 262_143, 262_145)]
     assert widths == ([4, 6, 6, 6] if centred else [4, 4, 4, 6]), "fewer slices of the widest"
@@ -125,7 +125,7 @@ def test_many_short_odd_rows_pass_through_shared_memory_some_at_once(centred, re
             assert at_once * 32 * plan.registers <= GLUON.registers
         assert plan_of(1 << 20, cols, dense=False)[1].schedule == "tile", "apart"
         assert plan_of(1 << 20, cols, H200)[1].schedule == "tile", "without Gluon"
-        apart = row_counts.row_counts_apart(forward_plans.most_prompt_rows(problem, GLUON))
+        apart = row_counts.row_counts_apart(affine.most_prompt_rows(problem, GLUON))
         assert "flat" in {plan_of(rows, cols)[1].schedule for rows in apart}, "compiled with the first call"
     assert plan_of(1 << 20, 513)[1].schedule == plan_of(1 << 20, 254, align=2)[1].schedule == "tile"
     wider = {"residual": torch.float32, "sum": torch.float32}
@@ -155,7 +155,7 @@ def test_many_of_the_shortest_odd_rows_have_a_thread_each(centred, residual):
         assert plan_of(1 << 20, cols, align=align, dense=False)[1].schedule == "tile", "apart"
         assert plan_of(1 << 20, cols, H200, align=align)[1].schedule == "tile", "without Gluon"
         least = forward_plans.least_by_thread(problem, GLUON, align)
-        apart = row_counts.row_counts_apart(forward_plans.most_prompt_rows(problem, GLUON), least)
+        apart = row_counts.row_counts_apart(affine.most_prompt_rows(problem, GLUON), least)
         assert "threads" in {plan_of(rows, cols, align=align)[1].schedule for rows in apart}, "with the first call"
     assert plan_of(1 << 20, widest + 2)[1].schedule == "flat"
     assert plan_of(1 << 20, pairs + 8, align=2)[1].schedule == "tile"

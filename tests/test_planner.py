@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 import torch
 
-from onepass.plan import backward_plans, column_sums, forward_plans, in_force, plans, row_counts
+from onepass.plan import affine, backward_plans, column_sums, forward_plans, in_force, plans, row_counts
 from onepass.plan.device import INTERPRETER
 from planning import (
     ALIGNS,
@@ -66,10 +66,10 @@ def test_row_counts_that_were_prepared_for_have_all_kernels(centred, summed, dty
             found.add((plan, columns if plan.schedule == "few" else None))
         return found
 
-    later = {*ROWS, 2, 4, 5, 17, 32, 33, 40, 60, 65, 100, 132, 133, 200, 264, 265, 600, 1279, 1281, 3000}
+    later = {*ROWS, 2, 4, 5, 17, 32, 33, 40, 60, 65, 100, 132, 133, 200, 264, 265, 600, 1279, 1281, 3000, 8191, 8192}
     for cols in WIDTHS:
         one = problem_of(1, cols, dtype, residual=dtype if summed else None)
-        prompt = forward_plans.most_prompt_rows(one, device)
+        prompt = affine.most_prompt_rows(one, device)
         least = forward_plans.least_in_slices(one, device, centred, min(16, cols & -cols))
         prepared = kernels(cols, row_counts.row_counts_apart(prompt, least))
         missing = kernels(cols, {*later, prompt, prompt + 1}) - prepared

@@ -23,7 +23,7 @@ from onepass.kernels import (
     threads_forward,
     tile_forward,
 )
-from onepass.plan import forward_plans, in_force, plans, row_counts
+from onepass.plan import affine, forward_plans, in_force, plans, row_counts
 from onepass.plan.device import device_of
 from onepass.plan.launch import Call, Launch, whole_call
 from onepass.plan.layout import Layout, contiguous_strides, layout_of
@@ -140,7 +140,7 @@ class Forward:
             forward_plans.least_by_thread(self.problem, properties, align),
             forward_plans.least_in_slices(self.problem, properties, self.norm.centred, align),
         )
-        counts = row_counts.row_counts_apart(forward_plans.most_prompt_rows(self.problem, properties), *least)
+        counts = row_counts.row_counts_apart(affine.most_prompt_rows(self.problem, properties), *least)
         problems = [replace(self.problem, rows=rows) for rows in counts]
         twins = [forward_plans.forward_plan(each, properties, self.norm.centred, align) for each in problems]
         steps = [self.step(each, align, stats) for each in (*twins, plan)]

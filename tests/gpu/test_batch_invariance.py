@@ -23,8 +23,9 @@ from onepass.plan.device import device_of
 
 BF16, FP32 = torch.bfloat16, torch.float32
 
-#: Below 4,096 rows short rows take a smaller tile, and from 512 on some of these together.
+#: Below 4,096 rows short rows take a smaller tile, and from 512 on some of these together; the shorter below 8,192.
 ROW_COUNTS = (1, 7, 16, 64, 129, 300, 700, 2500, 4096)
+MANY_SHORTER = 8192
 BLOCK_ROWS = (64, 128, 136, 216, 256, 384, 512)
 ONE_ROW = (520, 768, 1000, 1100, 1152, 2048, 4096, 4099)  # or several; 520 and 1,100 leave much of a last block empty
 #: Up to 64 rows those that are walked are shared by clusters, and up to 132 held, if they are not too wide for it.
@@ -43,6 +44,7 @@ RUNS = 20
 @pytest.mark.parametrize("op", ["rms_norm", "layer_norm"])
 def test_row_bits_do_not_depend_on_other_rows(op: str, dtype: torch.dtype, cols: int) -> None:
     counts = [count for count in ROW_COUNTS if cols not in SPLIT or count <= 300]
+    counts += [MANY_SHORTER] if cols <= 128 else []
     norm = getattr(onepass, op)
     x, weight = random_rows(counts[-1] + 8, cols, dtype=dtype), random_weight(cols, dtype=dtype)
     every = norm(x, weight)
@@ -128,11 +130,11 @@ def test_very_many_rows_ask_for_weight_and_bias_late(cols: int) -> None:
         assert_same_bits(onepass.layer_norm(x[begin:end], weight, bias), every[begin:end])
 
 
-@pytest.mark.parametrize("cols", [128, 184, 264, 312, 8192, 12_552, 14_208, 16_384])
+@pytest.mark.parametrize("cols", [128, 184, 232, 264, 312, 512, 520, 768, 1091, 8192, 12_552, 14_208, 16_384])
 @pytest.mark.parametrize("kind", ["rms_norm", "layer_norm", "residual"])
 def test_rows_of_fp32_have_their_bits_together_and_late(kind: str, cols: int) -> None:
-    """Short ones in programs of one row or of several, wide ones with the weight before the row or late."""
-    rows = 5000 if cols < 1024 else 400
+    """Short ones in programs of one row or of several, others with the weight before the row, and wide ones late."""
+    rows = 5000 if cols < 2048 else 400
     x, weight = random_rows(rows, cols, dtype=FP32), random_weight(cols, dtype=FP32)
     bias = random_weight(cols, dtype=FP32, seed=5) if kind == "layer_norm" else None
     residual = random_rows(rows, cols, dtype=FP32, seed=3) if kind == "residual" else None
@@ -143,7 +145,8 @@ def test_rows_of_fp32_have_their_bits_together_and_late(kind: str, cols: int) ->
         plan = onepass.explain(x[begin:end], weight, bias, op=op, residual=added).forward
         assert plan is not None
         got = getattr(onepass, op)(x[begin:end], weight, bias, residual=added)
-        return (plan.rows, plan.ahead, plan.slices), got if isinstance(got, tuple) else (got,)
+        how = (plan.rows, plan.prompt, plan.affine_first, plan.ahead, plan.slices)
+        return how, got if isinstance(got, tuple) else (got,)
 
     plan, every = results(0, rows)
     plans = {plan}
@@ -153,7 +156,7 @@ def test_rows_of_fp32_have_their_bits_together_and_late(kind: str, cols: int) ->
         (9, 141),
         (9, 142),
         (30, 330),
-        *(((5, 1305), (17, 2517)) if cols < 1024 else ()),
+        *(((5, 1305), (17, 2517)) if cols < 2048 else ()),
     ):
         plan, few = results(begin, end)
         plans.add(plan)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onepass.plan import in_force
+from onepass.plan.affine import affine_first, affine_late, prompt
 from onepass.plan.device import Device
 from onepass.plan.plans import (
     CLUSTER,
@@ -37,7 +38,7 @@ from onepass.spec import Problem
 
 
 def forward_plan(problem: Problem, device: Device, centred: bool, align: int) -> Plan:
-    return _prompt(problem, device, _planned(problem, device, centred, align), centred, align)
+    return prompt(problem, device, _planned(problem, device, centred, align), centred, align)
 
 
 def _chosen(problem: Problem, device: Device, centred: bool, align: int) -> Choice:
@@ -66,8 +67,8 @@ def _planned(problem: Problem, device: Device, centred: bool, align: int) -> Pla
         if shared.slices > 1:
             return shared
         if tile.late is None:
-            return _affine_first(problem, device, plan, centred, align)
-        return _late(problem, device, tile, plan, centred, align)
+            return affine_first(problem, device, plan, centred, align)
+        return affine_late(problem, device, tile, plan, centred, align)
     if choice.schedule == "stream":
         return _held_or_walked(problem, device, tile, centred, align)
     if choice.schedule == "cluster":
@@ -167,7 +168,7 @@ def _held_or_walked(problem: Problem, device: Device, tile: Tile, centred: bool,
         registers = held.elements * column // 4 + t.registers_beside[centred]
         # Sums have been seen to fit.
         if most_walked is not None or registers <= min(REGISTERS, device.registers // (32 * held.warps)):
-            return held if few else _affine_first(problem, device, held, centred, align)
+            return held if few else affine_first(problem, device, held, centred, align)
     return Plan("stream", 1, block, tile.warps, rows)
 
 
@@ -231,53 +232,6 @@ def _least_in_slices(device: Device, slices: int) -> int:
 def _held(problem: Problem) -> int:
     """Bytes of an element, as a forward holds it: a sum with the residual is in fp32."""
     return problem.x.itemsize if problem.residual is None else 4
-
-
-def _late(problem: Problem, device: Device, tile: Tile, plan: Plan, centred: bool, align: int) -> Plan:
-    """The plan, with weight and bias asked for late where more programs can then run at once, and there are more."""
-    if tile.late is None or problem.quantized:
-        return plan
-    if plan.programs <= device.sms * tile.late:
-        soon = tile.late < in_force.thresholds().affine_first_late
-        return plan if soon else _affine_first(problem, device, plan, centred, align)
-    # A row in fp32, as a sum with the residual is, leaves no room for what is asked for ahead.
-    if problem.residual is not None or (centred and problem.x.itemsize == 4):
-        return replace(plan, ahead=0)
-    return replace(plan, ahead=tile.ahead, registers=tile.registers)
-
-
-def _affine_first(problem: Problem, device: Device, plan: Plan, centred: bool, align: int) -> Plan:
-    """The plan, with weight and bias asked for before the row where that is faster."""
-    t = in_force.thresholds()
-    elements = problem.rows * problem.lanes * problem.cols
-    affine = problem.weight is not None or problem.bias is not None
-    many = problem.cols >= t.affine_first_columns[centred] and elements > device.sms * t.affine_first_elements
-    single = centred and align == 1
-    given = problem.quantized == "static" and problem.residual is not None
-    return replace(plan, affine_first=True) if affine and many and not single and not given else plan
-
-
-def most_prompt_rows(problem: Problem, device: Device) -> int:
-    """How many rows count as few."""
-    elements = in_force.thresholds().prompt_elements[problem.residual is not None]
-    return device.sms * elements // (problem.cols * problem.lanes)
-
-
-def _prompt(problem: Problem, device: Device, plan: Plan, centred: bool, align: int) -> Plan:
-    """The plan, written for how soon a row is done where rows are few. Its bits are the same."""
-    t, most = in_force.thresholds(), most_prompt_rows(problem, device)
-    undivided = plan.is_even(problem.cols) and problem.cols == power_of_two(problem.cols)
-    # These take many registers more than in the kernel for many, so that rows soon wait for them.
-    wide = problem.x.itemsize == 4 and problem.residual is None and not centred
-    greedy = plan.elements >= t.prompt_held and wide and not undivided
-    few = problem.rows <= (most // 2 if greedy else most)
-    crowded = plan.slices > 1 and problem.residual is not None
-    crowded |= align == 1 and problem.cols > t.prompt_singles
-    if not few or crowded or plan.schedule != "tile" or plan.ahead is not None or problem.quantized:
-        return plan
-    # A division keeps weight and bias before the row's sum; where there is none, they would be asked for behind it.
-    affine = problem.weight is not None or problem.bias is not None
-    return replace(plan, prompt=True, affine_first=plan.affine_first or (affine and undivided))
 
 
 def _shared(problem: Problem, device: Device, plan: Plan, centred: bool, align: int) -> Plan:
@@ -468,8 +422,7 @@ def _single(problem: Problem, centred: bool) -> Tile:
 def _batch_invariant(problem: Problem, tile: Tile, centred: bool, align: int) -> Tile:
     """The tile for many or for few short rows. A row lies over the same threads in both, so its bits are the same."""
     t = in_force.thresholds()
-    shortest = problem.cols * problem.x.itemsize <= t.shortest_bytes
-    if tile.rows == 1 or problem.rows >= (t.shortest_min_rows if shortest else t.block_row_min_rows):
+    if tile.rows == 1 or problem.rows >= _least_of_full_tiles(problem, align):
         return tile
     block, vector = block_of(tile, problem), vector_of(problem, align)
     if align < 16 // problem.x.itemsize:
@@ -490,6 +443,15 @@ def _batch_invariant(problem: Problem, tile: Tile, centred: bool, align: int) ->
         while cdiv(problem.rows, rows) > t.small_programs and 2 * rows <= most and 2 * warps <= most_warps:
             warps, rows = 2 * warps, 2 * rows
     return replace(tile, rows=rows, warps=warps)
+
+
+def _least_of_full_tiles(problem: Problem, align: int) -> int:
+    """The fewest rows that have the tile as the tables have it."""
+    t = in_force.thresholds()
+    if problem.cols * problem.x.itemsize <= t.shortest_bytes:
+        return t.shortest_min_rows
+    short = problem.cols * _held(problem) <= t.shorter_bytes and piece_of(problem.x, align) == 16
+    return t.shorter_min_rows if short and not problem.quantized else t.block_row_min_rows
 
 
 def _short_enough(problem: Problem, warps: int, centred: bool) -> bool:

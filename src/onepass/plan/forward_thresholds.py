@@ -16,8 +16,12 @@ class ForwardThresholds:
     #: x 128 1.98 us in 54 programs against 2.18 in 14, of 3,000 x 256 2.6 in 94 against 2.75 in 188.
     #: The shortest, of no more than so many bytes, have these from more rows on: 1.84 us against 2.03 at 12,000 x 24,
     #: LayerNorm 2.37 against 2.46 at 13,739 x 40; with a residual level at 8,000 x 48, but 2.6 against 2.5 at 8,000 x
-    #: 96.
+    #: 96. And those that begin on 16 bytes and are held in so few: 1.95 against 2.05 at 4,747 x 64, 2.3 against 2.4 at
+    #: 5,000 x 128, LayerNorm 2.7 against 2.9 at 7,000 x 112, with a residual 2.3 against 2.4 at 5,000 x 64; level at
+    #: 10,000 rows, but 2.5 against 2.4 at 5,000 x 64 in fp32.
     block_row_min_rows: int = 4096
+    shorter_min_rows: int = 8192
+    shorter_bytes: int = 256
     shortest_min_rows: int = 16384
     shortest_bytes: int = 96
     small_programs: int = 64
@@ -68,20 +72,27 @@ class ForwardThresholds:
     #: half the warps, so that a second row is on an SM: 5.2 us against 6.6 at 133 x 10,952, 6.8 against 8.4 at 200 x
     #: 12,288, level from 264 rows on, and no better at 10,240 columns. The widest with the weight late, for the same
     #: reason: 23.6 us against 26 at 775 x 14,208, 6.1 against 7.2 at 133 x 12,544, 79 against 83 at 2,500 x 16,384; but
-    #: 8.0 against 7.7 at 264 x 12,288.
+    #: 8.0 against 7.7 at 264 x 12,288. In between, four rows, of which no load is behind a wait for others: 5.8 against
+    #: 6.8 at 4,469 x 512, 5.8 against 6.9 at 9,000 x 232, 6.2 against 7.2 at 4,469 x 520, 9.1 against 10.2 at 5,500 x
+    #: 768, 0 to 2 % from 50,000 rows on; but up to 8 % slower from 257 to 511 columns.
     plain_fp32_between: Between = (
         (49, Tile(64, 16, 1, block=32)),
         (193, Tile(384, 8, 2, block=64)),
+        (385, Tile(504, 4, 2, block=256)),
+        (1024, Tile(1536, 4, 4, block=256)),
         (20481, Tile(24576, 1, 8, block=1024)),
         (24577, Tile(32768, 1, 16, block=2048, late=1, registers=64)),
     )
     #: With a residual twice the warps of the narrow ones: 5.1 us against 5.9 at 7,392 x 128, 8.4 against 10.0 at 12,000
-    #: x 160, level at 500 and 200,000 rows, but 5.0 against 4.8 at 7,392 x 104. Wide ones: 10.9 against 12.8 at 200 x
+    #: x 160, level at 500 and 200,000 rows, but 5.0 against 4.8 at 7,392 x 104. Of 257 to 512 columns two rows: 6.1 us
+    #: against 6.7 at 4,469 x 288, 9.9 against 10.8 at 512 columns, 0 to 1 % from 50,000 rows on, but 16.0 against 15.5
+    #: at 7,000 x 512. Wide ones: 10.9 against 12.8 at 200 x
     #: 10,952, 19.0 against 21.3 at 351, level for many, but 2.6 against 2.4 at 1 x 12,288, and 54 against 50 at 1,200 x
     #: 10,240. The widest: 130 us against 154 at 2,500 x 13,312, 10.3 against 10.9 at 133 x 12,544, 160 against 162 at
     #: 2,500 x 16,384; but 31 against 30 at 400.
     summed_fp32_between: Between = (
         (225, Tile(384, 8, 4, block=64)),
+        (513, Tile(1024, 2, 2, block=256)),
         (20481, Tile(24576, 1, 8, block=1024)),
         (24577, Tile(32768, 1, 16, block=2048, late=1)),
     )
@@ -140,7 +151,11 @@ class ForwardThresholds:
     #: 8.9 against 11.0; at 16,384 rows 63.9 against 64.5 and 64.4 against 65.4, a scale a row 51.3 against 53.6 at
     #: 8,192 x 8,192. Fewer are slower so, 256 x 231 2.3 us against 1.8, and short rows by up to 3 %. LayerNorm's that
     #: are loaded element by element are 3 to 9 % slower, however many; with a residual and a given scale it is 1 %.
+    #: Of nothing but x in fp32 half as many are enough, of fewer columns and element by element too, and they are not
+    #: few either (below): 6.4 against 6.8 at 990 x 2,560, LayerNorm 5.7 against 7.3 at 687 x 3,072 and 5.9 against 7.4
+    #: at 1,375 x 1,536, 6.0 against 7.7 at 1,935 x 1,091; level from 9,000 elements on, or up to 3 % slower.
     affine_first_columns: tuple[int, int] = (1024, 1536)
+    affine_first_fp32_columns: tuple[int, int] = (512, 192)
     affine_first_elements: int = 20480
     #: Where they are asked for late from so many programs for each SM on, fewer ask for them first too: LayerNorm of
     #: 1,000 x 8,704 12.1 us against 12.4, 2,000 x 3,080 9.0 against 9.9 late. Wider ones, which are late soon, do not:
@@ -155,9 +170,12 @@ class ForwardThresholds:
     #: wider rows than these that are loaded element by element, LayerNorm of 8 x 20,001 3.9 against 3.4.
     prompt_elements: tuple[int, int] = (20480, 40960)
     prompt_singles: int = 3072
-    #: But half as many of RMSNorm's in fp32, where a thread has so many elements or more and columns are no power of
-    #: two: 5.0 us against 6.2 at 6,226 x 264, 6.4 against 8.0 at 6,875 x 384. LayerNorm's are 4 to 5 % slower so.
-    prompt_held: int = 32
+    #: Up to so many of RMSNorm's rows, of no more than so many bytes, ask for the weight first: 1.57 us against 1.9 at
+    #: 1 x 3,072, 1.8 against 1.9 at 1 x 5,120, 1.66 against 2.0 at 1 x 2,289 in fp32, level at 4 x 5,120. More rows are
+    #: up to 8 % slower so, wider ones 6 %: of several the first that comes asks for all. LayerNorm's are 2 to 15 %
+    #: slower, with a residual from 18 % faster to 54 slower.
+    lone_rows: int = 4
+    lone_bytes: int = 13312
     #: LayerNorm forward: its second sum waits for its first, so fewer warps, which then wait for fewer others. Where a
     #: thread has much to hold, weight and bias are asked for late, so that more rows are there at once: 97 us against
     #: 114 at 8,192 x 12,288, 129 against 136 at 16,384 columns. Few rows are all there anyway, and would wait longer:

@@ -21,6 +21,7 @@ def row_counts_apart(prompt: int = 0, *least: int) -> tuple[int, ...]:
         t.shared_widest_rows,
         t.few_lone[0],
         t.few_rows,
+        t.lone_rows,
     }
     most |= {rows for kind in t.shared_widest_alone for _, rows in kind}
     most |= {tile.rows for tile in t.few_split_tiles}
@@ -34,5 +35,6 @@ def row_counts_apart(prompt: int = 0, *least: int) -> tuple[int, ...]:
     # As many rows as leave small tiles alone, and twice as many again and again, have each number of these together.
     doubled = itertools.takewhile(lambda rows: rows < t.shortest_min_rows, (t.small_programs << n for n in range(32)))
     most |= {each - 1 + more for each in (prompt, prompt // 2) for more in (0, 1) if each > 0}
-    most |= {least - 1 + more for least in (t.block_row_min_rows, t.shortest_min_rows) for more in (-1, 0)}
+    whole_from = (t.block_row_min_rows, t.shorter_min_rows, t.shortest_min_rows)
+    most |= {rows - 1 + more for rows in whole_from for more in (-1, 0)}
     return 1, *(rows + 1 for rows in sorted(most)), *doubled

@@ -1,0 +1,70 @@
+"""When a forward asks for weight and bias: before its row, with it, or late; and what few rows have of their own.
+
+None of it changes a row's bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from onepass.plan import in_force
+from onepass.plan.device import Device
+from onepass.plan.plans import Plan, power_of_two
+from onepass.plan.tiles import Tile
+from onepass.spec import Problem
+
+
+def affine_late(problem: Problem, device: Device, tile: Tile, plan: Plan, centred: bool, align: int) -> Plan:
+    """The plan, with weight and bias asked for late where more programs can then run at once, and there are more."""
+    if tile.late is None or problem.quantized:
+        return plan
+    if plan.programs <= device.sms * tile.late:
+        soon = tile.late < in_force.thresholds().affine_first_late
+        return plan if soon else affine_first(problem, device, plan, centred, align)
+    # A row in fp32, as a sum with the residual is, leaves no room for what is asked for ahead.
+    if problem.residual is not None or (centred and problem.x.itemsize == 4):
+        return replace(plan, ahead=0)
+    return replace(plan, ahead=tile.ahead, registers=tile.registers)
+
+
+def affine_first(problem: Problem, device: Device, plan: Plan, centred: bool, align: int) -> Plan:
+    """The plan, with weight and bias asked for before the row where that is faster."""
+    t = in_force.thresholds()
+    each = _counts_as(problem)
+    wide = problem.cols >= (t.affine_first_columns if each == 1 else t.affine_first_fp32_columns)[centred]
+    elements = problem.rows * problem.lanes * problem.cols
+    many = wide and elements * each > device.sms * t.affine_first_elements
+    single = centred and align == 1 and each == 1
+    given = problem.quantized == "static" and problem.residual is not None
+    return replace(plan, affine_first=True) if _has_affine(problem) and many and not single and not given else plan
+
+
+def most_prompt_rows(problem: Problem, device: Device) -> int:
+    """How many rows count as few."""
+    elements = in_force.thresholds().prompt_elements[problem.residual is not None]
+    return device.sms * elements // (problem.cols * problem.lanes * _counts_as(problem))
+
+
+def prompt(problem: Problem, device: Device, plan: Plan, centred: bool, align: int) -> Plan:
+    """The plan, written for how soon a row is done where rows are few."""
+    t = in_force.thresholds()
+    few = problem.rows <= most_prompt_rows(problem, device)
+    crowded = plan.slices > 1 and problem.residual is not None
+    crowded |= align == 1 and problem.cols > t.prompt_singles
+    if not few or crowded or plan.schedule != "tile" or plan.ahead is not None or problem.quantized:
+        return plan
+    # A division keeps weight and bias before the row's sum; where there is none, they would be asked for behind it.
+    undivided = plan.is_even(problem.cols) and problem.cols == power_of_two(problem.cols)
+    rows, size = problem.rows * problem.lanes, problem.cols * problem.x.itemsize
+    lone = not centred and problem.residual is None and rows <= t.lone_rows and size <= t.lone_bytes
+    first = plan.affine_first or (_has_affine(problem) and (undivided or lone))
+    return replace(plan, prompt=True, affine_first=first)
+
+
+def _has_affine(problem: Problem) -> bool:
+    return problem.weight is not None or problem.bias is not None
+
+
+def _counts_as(problem: Problem) -> int:
+    """How many elements of 16 bits one counts as: two in fp32, unless a sum or an FP8 output is held in fp32 anyway."""
+    return problem.x.itemsize // 2 if problem.residual is None and not problem.quantized else 1
