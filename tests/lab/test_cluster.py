@@ -59,9 +59,12 @@ def raises_on_16(x, weight, eps):
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session", autouse=True)
 def ray_apart() -> Iterator[None]:
-    """No cluster but one of the tests' own, in a folder whose name is short enough for the sockets in it."""
+    """No cluster but one of the tests' own, in a folder whose name is short enough for the sockets in it.
+
+    Ray reads how it proves itself when it is imported, and never again: so before any test of these, and once.
+    """
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     token = Path(folder, "token")  # else Ray would leave one in the home directory
     token.write_text(secrets.token_hex(16))
@@ -76,7 +79,7 @@ def ray_apart() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def connected(ray_apart: None) -> Iterator[cluster.Cluster]:
+def connected() -> Iterator[cluster.Cluster]:
     with cluster.cluster() as found:
         yield found
 
@@ -116,7 +119,7 @@ def processes(folder: Path, rows: int) -> set[str]:
     return {process for process, seen in calls if seen == str(rows)}
 
 
-def test_the_command_measures_over_a_cluster_and_tries_a_lost_worker_again(folder, ray_apart):
+def test_the_command_measures_over_a_cluster_and_tries_a_lost_worker_again(folder):
     backends = ("--backend", "eager", "--backend", "onepass", "--backend", "my_norms:dies_once")
     done = benchmark_norms(folder, *TINY, *backends, "--executor", "ray", "--run-id", "first", "--json")
     assert (folder / "died").exists(), "a worker was lost"
