@@ -17,7 +17,7 @@ NEAR_ONE = 0.05
 
 @dataclass(frozen=True)
 class Mean:
-    """A geometric mean of speed-ups, over how many cases of how many it was taken, and the least of them."""
+    """A geometric mean of speed-ups, over how many cases of how many it was taken, and the least of several."""
 
     ratio: float | None
     cases: int
@@ -71,7 +71,7 @@ def _mean(view: View, entries: Entries, group: tuple[str, str], backend: str, ot
         theirs = 1.0 if other is None else _evidence(entries, case.id, other)
         if mine and theirs:
             ratios.append(mine / theirs)
-    return Mean(geometric_mean(ratios), len(ratios), len(cases), min(ratios, default=None))
+    return Mean(geometric_mean(ratios), len(ratios), len(cases), min(ratios) if len(ratios) > 1 else None)
 
 
 def _evidence(entries: Entries, case: str, backend: str) -> float | None:
