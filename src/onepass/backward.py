@@ -305,12 +305,13 @@ class Backward:
         in_turns = {key: kept[key] for key in kept if key != "LANED"} | {"TURNS": plan.turns, "ALIGN": vector}
         if plan.schedule == "few":
             columns = column_sums.few_columns_plan(problem, plan.programs // plan.slices)
+            warps, side = self._lies_over(plan, align)
             names = ["dy", "dsum", "h", "weight", *statistics, "dx", "dresidual", "dweight", "dbias"]
             scalars = (*strides, problem.rows, problem.lanes, cols, norm.offset)
             constants = kept | {
                 "ROWS": columns.rows, "COLS": columns.block, "BLOCK": plan.block, "BLOCKS": plan.blocks,
                 "EVEN": plan.is_even(problem.cols), "SLICES": plan.slices, "UNIT": plan.unit,
-                "PACKED": plans.is_packed(plan, align, backward=True),
+                "PACKED": plans.is_packed(plan, align, backward=True), "WARPS": warps, "SIDE": side,
             }  # fmt: skip
             beside = -(-columns.programs // plan.slices) * plan.slices  # whole clusters of them
             add(few_backward, names, scalars, constants, replace(plan, programs=plan.programs + beside))
@@ -325,12 +326,14 @@ class Backward:
             add(few_split_backward, names, scalars, constants, plan)
         elif plan.schedule == "tile":
             partial_rows = plan.programs
+            warps, side = self._lies_over(plan, align)
             scalars = (
                 *strides, affine_lane, problem.rows, problem.lanes, cols, plan.programs // problem.lanes, norm.offset,
             )  # fmt: skip
             constants = kept | {
                 "ROWS": plan.rows, "BLOCK": plan.block, "BLOCKS": plan.blocks, "EVEN": problem.cols % plan.block == 0,
                 "PACKED": plans.is_packed(plan, align, backward=True), "STAGES": plan.stages,
+                "WARPS": warps, "SIDE": side,
                 "DENSE": self.layout.is_dense(problem.cols) and backward_plans.by_constants(problem, norm.centred),
                 "OVER_ROWS": plan.lies_otherwise(min(align, 16 // problem.h.itemsize)),
             }  # fmt: skip
@@ -345,10 +348,12 @@ class Backward:
             add(threads_backward, names, (problem.rows, plan.programs, norm.offset), constants, plan)
         elif plan.schedule == "turns":
             partial_rows = plan.programs
+            warps, side = self._lies_over(plan, vector)
             scalars = (turn_row, turn_row, problem.rows, problem.cols, plan.programs // plan.turns, norm.offset)
             constants = in_turns | {
                 "ROWS": plan.rows, "BLOCK": plan.block, "BLOCKS": plan.blocks, "WHOLE": problem.cols // plan.block - 1,
                 "PACKED": plans.is_packed(plan, vector, backward=True), "STAGES": plan.stages,
+                "WARPS": warps, "SIDE": side,
             }  # fmt: skip
             add(turns_backward, [name for name in every if name != "dresidual"], scalars, constants, plan)
         elif plan.schedule == "split_turns" and needs.dx:
@@ -400,6 +405,10 @@ class Backward:
             scalars = (partial_rows // lanes, lanes, problem.cols // align)
             add(sum_partials, ["dweights", "dbiases", "dweight", "dbias"], scalars, constants, how)
         return steps, partial_rows if wants_affine else 0, mailbox
+
+    def _lies_over(self, plan: Plan, align: int) -> tuple[int, int]:
+        rows = [self._dtype(name) for name in ("dy", "dsum", "h", "weight", "dx", "dresidual")]
+        return plans.lies_over(plan, align, *rows)
 
     def _dtype(self, name: str) -> torch.dtype | None:
         """The dtype of a kernel's pointer, None where this call has no such tensor."""

@@ -23,7 +23,7 @@ from onepass.kernels import (
     threads_forward,
     tile_forward,
 )
-from onepass.plan import affine, forward_plans, in_force, plans, row_counts
+from onepass.plan import affine, chains, forward_plans, in_force, plans, row_counts
 from onepass.plan.device import device_of
 from onepass.plan.launch import Call, Launch, whole_call
 from onepass.plan.layout import Layout, contiguous_strides, layout_of
@@ -139,6 +139,7 @@ class Forward:
         least = (
             forward_plans.least_by_thread(self.problem, properties, align),
             forward_plans.least_in_slices(self.problem, properties, self.norm.centred, align),
+            chains.most_spread(properties) + 1,
         )
         counts = row_counts.row_counts_apart(affine.most_prompt_rows(self.problem, properties), *least)
         problems = [replace(self.problem, rows=rows) for rows in counts]
@@ -202,6 +203,7 @@ class Forward:
             "ALIGN": align,
         }
         names: tuple[str, ...] = (*FORWARD_TENSORS, *QUANTIZED_TENSORS)
+        row_dtypes = dtypes[: FORWARD_TENSORS.index("mean")]
         kernel = stream_forward
         if plan.schedule == "stream":
             constants |= {"BLOCKS": -(-problem.cols // plan.block), "EVEN": problem.cols % plan.block == 0}
@@ -213,11 +215,23 @@ class Forward:
             constants |= {"BLOCKS": plan.blocks, "AS_WALKED": plan.as_walked, "SLICES": plan.slices}
             constants |= {"EVEN": plan.is_even(problem.cols), "UNIT": plan.unit, "AHEAD": plan.ahead}
             constants |= {"AFFINE_FIRST": plan.affine_first, "AT_ONCE": plan.at_once}
+            warps, side = plans.lies_over(plan, align, *row_dtypes)
+            # In one vector of each thread: of more, bits would be others than where a row lies as it will. The widest
+            # sums with a residual would spill.
+            spills = problem.residual is not None and warps == 32
+            in_one = plan.rows == 1 and plan.block == 32 * warps * side and not problem.quantized and not spills
+            constants |= {"CHAINS": plan.chains, "WARPS": warps if in_one else 1}
             constants |= {"PROMPT": plan.prompt, "DENSE": plan.prompt and self.layout.is_dense(problem.cols)}
         elif plan.schedule == "split":
             kernel = split_forward
             dtypes, names = (*dtypes, word_dtype(norm)), (*names, "mailbox")
-            constants |= {"PEERS": max(32 * plan.warps, power_of_two(plan.slices)), "BLOCKS": plan.blocks}
+            peers = max(32 * plan.warps, power_of_two(plan.slices))
+            # Few odd rows have the bits of many, which add up otherwise (odd_split.py). Sums with a residual of 16 bits
+            # would take so many registers more that an SM had a program less.
+            added = problem.residual is not None and problem.x.itemsize == 2
+            known = not (problem.quantized or added) and align * problem.x.itemsize > 2 and peers == 32 * plan.warps
+            warps, side = plans.lies_over(plan, align, *row_dtypes) if known else (1, 1)
+            constants |= {"PEERS": peers, "BLOCKS": plan.blocks, "WARPS": warps, "SIDE": side}
             constants |= {"EVEN": problem.cols % (plan.block * plan.blocks) == 0, "AFFINE_FIRST": plan.affine_first}
             constants |= {"PACKED": plans.is_packed(plan, align, backward=False)}
             constants |= {"EARLY": plan.blocks if plan.ahead is None else plan.ahead}

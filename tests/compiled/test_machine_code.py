@@ -16,7 +16,7 @@ from onepass.backward import Backward, Needs
 from onepass.forward import Forward
 from onepass.fp8.forward import QuantizedForward
 from onepass.fp8.spec import Fp8
-from onepass.lab.machine_code import loads_that_wait, moved, registers_and_stack
+from onepass.lab.machine_code import instructions, loads_that_wait, moved, registers_and_stack
 from onepass.plan import compiler
 from onepass.plan.plans import slot_of, slots_of
 from onepass.spec import Norm, Problem
@@ -56,19 +56,22 @@ def compile_backward(norm: Norm, rows: int, cols: int, dtype: torch.dtype) -> No
 def row_layouts(kernel: Any) -> set[tuple[int, ...]]:
     """How a row lies that is summed: elements of a thread side by side, threads of a warp, warps."""
     text = kernel.asm["ttgir"]
-    layouts = dict(re.findall(r"(#blocked\d*) = #ttg.blocked<\{(.*?)\}>", text))
+    fields = (rf"{name} = \[(.*?)\]" for name in ("sizePerThread", "threadsPerWarp", "warpsPerCTA"))
+    fields = r"#blocked(\d*) = #ttg.blocked<\{" + ", ".join(fields)
+    layouts = {name: [list(map(int, each.split(", "))) for each in found] for name, *found in re.findall(fields, text)}
     # Of a row whose moments are found in one walk it is vectors that are summed, which lie one below the other.
-    vectors = re.findall(r"\}\) : \(tensor<\d+xf32, #ttg.slice<\{dim = 1, parent = (#blocked\d*)\}>>\)", text)
+    vector = r"tensor<\d+xf32, #ttg.slice<\{dim = 1, parent = #blocked(\d*)\}>>"
+    vectors = re.findall(rf"\}}\) : \({vector}\)|tt.reshape %\w+ : {vector} -> tensor<\d+x\d+x", text)
     if vectors:
-        sides = r"sizePerThread = \[1, (\d+)\], threadsPerWarp = \[(\d+), 1\], warpsPerCTA = \[(\d+), 1\]"
-        return {tuple(map(int, re.search(sides, layouts[name]).groups())) for name in vectors}
-    reduced = re.findall(r'"tt.reduce"(.*?)\}\) : \(tensor<\d+x\d+xf32, (#blocked\d*)>\)', text, re.DOTALL)
+        return {(side[1], lanes[0], warps[0]) for side, lanes, warps in (layouts[a or b] for a, b in vectors)}
+    # Where a row is summed over each warp first, it is cut into the columns of each.
+    cut = re.findall(r"\}\) : \(tensor<\d+x\d+x\d+x\d+xf32, #blocked(\d*)>\)", text)
+    if cut:
+        return {(side[3], lanes[3], warps[2]) for side, lanes, warps in (layouts[name] for name in cut)}
+    reduced = re.findall(r'"tt.reduce"(.*?)\}\) : \(tensor<\d+x\d+xf32, #blocked(\d*)>\)', text, re.DOTALL)
     summed = {layout for region, layout in reduced if "arith.addf" in region}
     assert summed, "no sum of a row was found: the compiler's text has changed"
-    along = [
-        re.findall(r"(?:sizePerThread|threadsPerWarp|warpsPerCTA) = \[\d+, (\d+)\]", layouts[name]) for name in summed
-    ]
-    return {tuple(map(int, found)) for found in along}
+    return {(side[1], lanes[1], warps[1]) for side, lanes, warps in (layouts[name] for name in summed)}
 
 
 def stack_bytes(kernel: Any) -> int:
@@ -392,3 +395,17 @@ def test_rows_that_are_staged_lie_over_the_threads_that_hold_them_else(compiled,
     ptx = staged.asm["ptx"]
     assert set(re.findall(r"cp\.async\.c[ag]\.shared\.global \[[^]]*\], \[[^]]*\], (0x\w+)", ptx)) == {"0x10"}
     assert "st.global.L1::evict_first.L2::cache_hint.v4.b32" in ptx
+
+
+def test_warps_meet_once_for_the_sums_of_a_row(compiled):
+    """LayerNorm's second sum needs its first, and the memory that they met in; a backward's two come together."""
+
+    def barriers() -> int:
+        return sum(name.startswith("BAR") for name, _ in instructions(compiled[-1]))
+
+    compile_forward(RMS, 128, 4096, BF16)
+    assert barriers() == 1
+    compile_forward(LAYER, 128, 4096, BF16)
+    assert barriers() <= 3
+    compile_backward(LAYER, 16, 4096, BF16)
+    assert compiled[-1].name == "few_backward" and barriers() == 1

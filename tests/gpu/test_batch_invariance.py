@@ -1,5 +1,7 @@
 """A row's bits depend on the row alone: not on how many rows come with it, nor where it lies, nor on the run."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -20,6 +22,8 @@ from gpu.cases import (
 from gpu.exact import assert_same_bits, random_rows, random_weight, same_bits
 from onepass.plan import in_force
 from onepass.plan.device import device_of
+from onepass.plan.plans import Choice
+from onepass.plan.tiles import Tile
 
 BF16, FP32 = torch.bfloat16, torch.float32
 
@@ -252,3 +256,41 @@ def test_every_run_gives_the_same_bits(case: Case) -> None:
             again = differentiated(ours(case), tensors)
             changed = [name for name, result in first.items() if not same_bits(again[name], result)]
             assert not changed
+
+
+@pytest.mark.parametrize("chains", [2, 4])
+@pytest.mark.parametrize(
+    ("cols", "dtype", "tile"),
+    [
+        (960, BF16, Tile(1920, 1, 1, block=256)),
+        (640, BF16, Tile(1280, 8, 4, block=256)),
+        (3072, BF16, Tile(6144, 1, 4, block=1024)),
+        (5888, BF16, Tile(11_776, 1, 4, block=512)),
+        (14_400, BF16, Tile(28_800, 1, 8, block=2048, narrows=False)),
+        (3000, FP32, Tile(6000, 1, 4, block=512)),
+    ],
+)
+@pytest.mark.parametrize("kind", ["rms_norm", "layer_norm", "residual"])
+def test_few_rows_have_a_warp_for_each_chain_and_the_bits_of_many(
+    kind: str, cols: int, dtype: torch.dtype, tile: Tile, chains: int
+) -> None:
+    rows = 5000 if cols < 2048 else 1000
+    x, weight = random_rows(rows, cols, dtype=dtype), random_weight(cols, dtype=dtype)
+    bias = random_weight(cols, dtype=dtype, seed=5) if kind == "layer_norm" else None
+    residual = random_rows(rows, cols, dtype=dtype, seed=3) if kind == "residual" else None
+    op = "layer_norm" if kind == "layer_norm" else "rms_norm"
+    with in_force.force("forward", Choice("tile", replace(tile, chains=chains))):
+        in_turn = []
+        for begin, end in ((0, rows), (0, 1), (5, 37), (17, 147), (100, 900)):
+            added = None if residual is None else residual[begin:end]
+            plan = onepass.explain(x[begin:end], weight, bias, op=op, residual=added).forward
+            assert plan is not None
+            in_turn.append(plan.chains)
+            got = getattr(onepass, op)(x[begin:end], weight, bias, residual=added)
+            got = got if isinstance(got, tuple) else (got,)
+            if end == rows:
+                every = got
+            for some, all_rows in zip(got, every, strict=True):
+                assert_same_bits(some, all_rows[begin:end])
+        many, few, *_ = in_turn
+        assert many > 1 == few == in_turn[2], "few have a warp for each chain"

@@ -33,7 +33,7 @@ def gradient_of_row(
     stat_row, stat_lane, lanes, end, offset,
     CENTRED: tl.constexpr, SHIFTED: tl.constexpr, LANED: tl.constexpr, NARROW: tl.constexpr,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, EVEN: tl.constexpr, ALIGN: tl.constexpr, PACKED: tl.constexpr,
-    SLICES: tl.constexpr, UNIT: tl.constexpr,
+    SLICES: tl.constexpr, UNIT: tl.constexpr, WARPS: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
     """dx of one row, which is held in blocks as in the tile schedule, or of its columns that this program has."""
     WEIGHTED: tl.constexpr = p_weight is not None
@@ -66,7 +66,7 @@ def gradient_of_row(
         arrived = arrived + (further,)  # noqa: RUF005
     mean_dot, mean_dy = gradient_means(
         held_dy, held_h, weights, offset, mean, rstd, end.to(tl.float32),
-        CENTRED, WEIGHTED, SHIFTED, NARROW, 1, BLOCK, BLOCKS, PACKED, SLICES,
+        CENTRED, WEIGHTED, SHIFTED, NARROW, 1, BLOCK, BLOCKS, PACKED, SLICES, WARPS, SIDE,
     )  # fmt: skip
     for i in tl.static_range(BLOCKS):
         o_col = i * (BLOCK * SLICES) + o_block
@@ -148,7 +148,10 @@ def few_backward(
     PACKED: tl.constexpr,
     SLICES: tl.constexpr,
     UNIT: tl.constexpr,
+    WARPS: tl.constexpr,
+    SIDE: tl.constexpr,
 ):
+    """WARPS and SIDE: how a row, or what a program has of it, lies, as in sums.py."""
     total = rows * lanes
     end = cols * ALIGN
     index = tl.program_id(0)
@@ -158,7 +161,7 @@ def few_backward(
             index, p_dy, p_dsum, p_h, p_weight, p_mean, p_rstd, p_dx, p_dresidual,
             dy_row, dy_lane, dsum_row, dsum_lane, h_row, h_lane, dx_row, dx_lane, dresidual_row, dresidual_lane,
             stat_row, stat_lane, lanes, end, offset,
-            CENTRED, SHIFTED, LANED, NARROW, BLOCK, BLOCKS, EVEN, ALIGN, PACKED, SLICES, UNIT,
+            CENTRED, SHIFTED, LANED, NARROW, BLOCK, BLOCKS, EVEN, ALIGN, PACKED, SLICES, UNIT, WARPS, SIDE,
         )  # fmt: skip
     else:
         gradients_of_columns(

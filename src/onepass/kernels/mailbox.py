@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from onepass.kernels.parts import INTERPRETED
+from onepass.kernels.sums import sum_by_warps
 
 # Each thread waits for its own word. In a loop of Triton's a block of words would be read until all are there, and the
 # compiler takes threads that hold the same element to have read the same, though one may have looked too early; and it
@@ -84,8 +85,10 @@ def pair_of(words):
 
 
 @triton.jit
-def moments_of(words, peer, end, count, WIDTH: tl.constexpr, CENTRED: tl.constexpr):
+def moments_of(words, peer, end, count, WIDTH: tl.constexpr, CENTRED: tl.constexpr, WARPS: tl.constexpr = 1):
     """A row's mean, and its sum of squares about it, from the words of its slices, of WIDTH columns each.
+
+    WARPS: which have a word in each thread; 1: in any other way.
 
     RMSNorm has no mean. LayerNorm's slices have one each, and squares about that.
     """
@@ -95,10 +98,10 @@ def moments_of(words, peer, end, count, WIDTH: tl.constexpr, CENTRED: tl.constex
         widths = tl.maximum(tl.minimum(end - peer * WIDTH, WIDTH), 0).to(tl.float32)
         # Products are rounded before they are added to another lane's: else two lanes, each with its own product as it
         # is and the other's rounded, would not agree on the sum.
-        mean = tl.div_rn(tl.sum(tl.fma(means, widths, 0.0), axis=0), count)
-        square = tl.sum(tl.fma((means - mean) * (means - mean), widths, moments), axis=0)
+        mean = tl.div_rn(sum_by_warps(tl.fma(means, widths, 0.0), WARPS), count)
+        square = sum_by_warps(tl.fma((means - mean) * (means - mean), widths, moments), WARPS)
     else:
-        square = tl.sum(words.to(tl.float32, bitcast=True), axis=0)
+        square = sum_by_warps(words.to(tl.float32, bitcast=True), WARPS)
     return mean, square
 
 

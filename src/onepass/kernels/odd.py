@@ -82,6 +82,15 @@ def give(
 
 
 @gluon.jit
+def sum_over_row(value, WARPS: gl.constexpr, by_column: gl.constexpr):
+    """As `row_sum_by_warps` of sums.py: over each warp, then in every warp over all, behind one barrier."""
+    if WARPS == 1:
+        return gl.sum(value, 0)
+    else:
+        return gl.sum(gl.convert_layout(gl.sum(gl.reshape(value, [WARPS, 32]), 1), by_column), 0)
+
+
+@gluon.jit
 def packed(weights, biases, BLOCKS: gl.constexpr):
     """Weight and bias of 16 bits each in one register, which they share until a row is there."""
     pairs = ()
@@ -218,11 +227,11 @@ def odd_forward(
         mean = 0.0
         if CENTRED:
             total = total_of(held, 0, BLOCK, BLOCKS, by_column)
-            mean = tl.div_rn(gl.sum(total, 0), count)
+            mean = tl.div_rn(sum_over_row(total, WARPS, by_column), count)
         if p_mean is not None:
             gl.store(p_mean + o_stat, mean)
         squares = squares_of(held, 0, mean, m_last, BLOCK, BLOCKS, CENTRED, NARROW, by_column)
-        rstd = rstd_of(gl.sum(squares, 0), count, eps, NARROW)
+        rstd = rstd_of(sum_over_row(squares, WARPS, by_column), count, eps, NARROW)
         if p_rstd is not None:
             gl.store(p_rstd + o_stat, rstd)
 

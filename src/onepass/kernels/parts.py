@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 
 from onepass.kernels.cluster import sum_of_slices
+from onepass.kernels.sums import row_sum_by_warps, row_sums_by_warps
 
 
 @triton.jit
@@ -196,11 +197,6 @@ def whole_weight(weight, offset, SHIFTED: tl.constexpr, NARROW: tl.constexpr, PA
 
 
 @triton.jit
-def row_sum(value):
-    return tl.sum(value, axis=1, keep_dims=True)
-
-
-@triton.jit
 def with_square(total, deviation, NARROW: tl.constexpr):
     """A sum of squares with one more. Where products are added, here and in `scale_and_shift`, it is by name which of
     them are not rounded first: the compiler's choice between two may be another for few rows than for many.
@@ -279,7 +275,7 @@ def gradient_means(
     held_dy, held_h, weights, offset, mean, rstd, count,
     CENTRED: tl.constexpr, WEIGHTED: tl.constexpr, SHIFTED: tl.constexpr, NARROW: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, PACKED: tl.constexpr, SLICES: tl.constexpr,
-    COLS: tl.constexpr = None,
+    WARPS: tl.constexpr, SIDE: tl.constexpr, COLS: tl.constexpr = None,
 ):  # fmt: skip
     """mean(w·dy·x̂) and mean(w·dy) of rows that are held in blocks."""
     dots = tl.zeros((ROWS, BLOCK), tl.float32)
@@ -289,10 +285,13 @@ def gradient_means(
         # dy is zero outside the row, so what the mean makes of h there adds nothing.
         dots += weighted_dy * (deviation_of(held_h[i], mean, None, CENTRED, PACKED, False) * rstd)
         sums += weighted_dy
-    mean_dot = mean_of(sum_of_slices(row_sum(dots), SLICES, True), count, COLS)
     mean_dy = 0.0
     if CENTRED:
-        mean_dy = mean_of(sum_of_slices(row_sum(sums), SLICES, False), count, COLS)
+        dot, total = row_sums_by_warps(dots, sums, WARPS, SIDE)
+        mean_dot = mean_of(sum_of_slices(dot, SLICES, True), count, COLS)
+        mean_dy = mean_of(sum_of_slices(total, SLICES, False), count, COLS)
+    else:
+        mean_dot = mean_of(sum_of_slices(row_sum_by_warps(dots, WARPS, SIDE), SLICES, True), count, COLS)
     return mean_dot, mean_dy
 
 

@@ -37,7 +37,6 @@ from onepass.kernels.parts import (
     load_sum,
     normalized,
     row_start,
-    row_sum,
     rstd_of,
     scale_and_shift,
     store,
@@ -49,6 +48,7 @@ from onepass.kernels.parts import (
     with_square,
 )
 from onepass.kernels.quantize import above, factor_of_tensor, merge_amax, rounded, store_quantized, within
+from onepass.kernels.sums import row_sum, row_sum_by_warps
 
 
 @triton.jit
@@ -72,7 +72,7 @@ def load_slice(
 @triton.jit
 def bits_of_moments(
     held, slice, end, CENTRED: tl.constexpr, NARROW: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
-    EVEN: tl.constexpr, PACKED: tl.constexpr,
+    EVEN: tl.constexpr, PACKED: tl.constexpr, WARPS: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
     """A slice's sum of squares, or with its mean that of squared deviations from it, as a word of the mailbox."""
     mean = 0.0
@@ -81,22 +81,22 @@ def bits_of_moments(
         for i in tl.static_range(BLOCKS):
             total += wide(held[i], PACKED)
         width = tl.minimum(end - slice * (BLOCK * BLOCKS), BLOCK * BLOCKS).to(tl.float32)
-        mean = tl.div_rn(row_sum(total), width)
+        mean = tl.div_rn(row_sum_by_warps(total, WARPS, SIDE), width)
     squares = tl.zeros((1, BLOCK), tl.float32)
     for i in tl.static_range(BLOCKS):
         m = (slice * BLOCKS + i) * BLOCK + tl.arange(0, BLOCK)[None, :] < end
         squares = with_square(squares, deviation_of(held[i], mean, m, CENTRED, PACKED, not EVEN), NARROW)
     if CENTRED:
-        return bits_of_pair(tl.sum(row_sum(squares)), tl.sum(mean))
+        return bits_of_pair(tl.sum(row_sum_by_warps(squares, WARPS, SIDE)), tl.sum(mean))
     else:
-        return bits_of(tl.sum(row_sum(squares)))
+        return bits_of(tl.sum(row_sum(squares)))  # by warps it would spill eight bytes
 
 
 @triton.jit
 def bits_of_moments_again(
     slice, p_x, p_residual, row, lane, end, x_row, x_lane, residual_row, residual_lane,
     CENTRED: tl.constexpr, NARROW: tl.constexpr, ROUND_SUM: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
-    EVEN: tl.constexpr, ALIGN: tl.constexpr, PACKED: tl.constexpr,
+    EVEN: tl.constexpr, ALIGN: tl.constexpr, PACKED: tl.constexpr, WARPS: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
     """The same bits of a slice that another program has, a block at a time, so that it takes no more registers."""
     o_block = slice * (BLOCK * BLOCKS) + tl.arange(0, BLOCK)[None, :]
@@ -111,7 +111,7 @@ def bits_of_moments_again(
             )  # fmt: skip
             total += wide(h, PACKED)
         width = tl.minimum(end - slice * (BLOCK * BLOCKS), BLOCK * BLOCKS).to(tl.float32)
-        mean = tl.div_rn(row_sum(total), width)
+        mean = tl.div_rn(row_sum_by_warps(total, WARPS, SIDE), width)
     squares = tl.zeros((1, BLOCK), tl.float32)
     for i in range(BLOCKS):
         o_col = i * BLOCK + o_block
@@ -121,9 +121,9 @@ def bits_of_moments_again(
         )  # fmt: skip
         squares = with_square(squares, deviation_of(h, mean, o_col < end, CENTRED, PACKED, not EVEN), NARROW)
     if CENTRED:
-        return bits_of_pair(tl.sum(row_sum(squares)), tl.sum(mean))
+        return bits_of_pair(tl.sum(row_sum_by_warps(squares, WARPS, SIDE)), tl.sum(mean))
     else:
-        return bits_of(tl.sum(row_sum(squares)))
+        return bits_of(tl.sum(row_sum(squares)))  # by warps it would spill eight bytes
 
 
 @triton.jit
@@ -133,15 +133,15 @@ def finish_slice(
     largest, inverse,
     CENTRED: tl.constexpr, SHIFTED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr, BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr, EVEN: tl.constexpr, PEERS: tl.constexpr, ALIGN: tl.constexpr, PACKED: tl.constexpr,
-    EARLY: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr, ROUND: tl.constexpr, BOUNDED: tl.constexpr,
-    FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr,
-    SWIZZLED: tl.constexpr,
+    EARLY: tl.constexpr, WARPS: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr, ROUND: tl.constexpr,
+    BOUNDED: tl.constexpr, FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr,
+    E8M0: tl.constexpr, SWIZZLED: tl.constexpr,
 ):  # fmt: skip
     """A slice's output, with the words of all slices at hand."""
     count = end.to(tl.float32)
     o_block = own * (BLOCK * BLOCKS) + tl.arange(0, BLOCK)[None, :]
     o_affine = lane * affine_lane * ALIGN
-    mean, square = moments_of(words, tl.arange(0, PEERS), end, count, BLOCK * BLOCKS, CENTRED)
+    mean, square = moments_of(words, tl.arange(0, PEERS), end, count, BLOCK * BLOCKS, CENTRED, WARPS)
     rstd = rstd_of(square, count, eps, NARROW)
     o_stat = row_start(row, lane, stat_row, stat_lane, 1)
     # No branch: behind one, too, blocks of 16 bits are no longer kept in pairs.
@@ -191,9 +191,9 @@ def share_slice(
     scale_row, affine_lane, scale_group, eps, offset, floor, upper, largest, inverse, CENTRED: tl.constexpr,
     SHIFTED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr, ROUND_SUM: tl.constexpr, BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr, EVEN: tl.constexpr, PEERS: tl.constexpr, ALIGN: tl.constexpr, PACKED: tl.constexpr,
-    EARLY: tl.constexpr, AFFINE_FIRST: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr, ROUND: tl.constexpr,
-    BOUNDED: tl.constexpr, FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr,
-    E8M0: tl.constexpr, SWIZZLED: tl.constexpr,
+    EARLY: tl.constexpr, AFFINE_FIRST: tl.constexpr, WARPS: tl.constexpr, SIDE: tl.constexpr, KIND: tl.constexpr,
+    GROUP: tl.constexpr, ROUND: tl.constexpr, BOUNDED: tl.constexpr, FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr,
+    POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr, SWIZZLED: tl.constexpr,
 ):  # fmt: skip
     """A slice, from x to y, if its peers' sums are there in time; how many are not."""
     o_block = own * (BLOCK * BLOCKS) + tl.arange(0, BLOCK)[None, :]
@@ -214,7 +214,7 @@ def share_slice(
         o_col = i * BLOCK + o_block
         weights = with_affine(weights, p_weight, o_affine + o_col, o_col < end, not EVEN)
         biases = with_affine(biases, p_bias, o_affine + o_col, o_col < end, not EVEN)
-    bits = bits_of_moments(held, own, end, CENTRED, NARROW, BLOCK, BLOCKS, EVEN, PACKED)
+    bits = bits_of_moments(held, own, end, CENTRED, NARROW, BLOCK, BLOCKS, EVEN, PACKED, WARPS, SIDE)
     tl.atomic_xchg(p_words + own, bits, sem="relaxed")
 
     # As many words as threads, so that the sum of what is missing goes through all of them, and they agree on it.
@@ -227,7 +227,7 @@ def share_slice(
             held, words, weights, biases, own, row, lane, end, factor, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd,
             p_q, p_scale, p_amax, y_row, y_lane, stat_row, stat_lane, scale_row, affine_lane, scale_group, eps,
             offset, floor, upper, largest, inverse, CENTRED, SHIFTED, X_HAT, NARROW, BLOCK, BLOCKS, EVEN, PEERS, ALIGN,
-            PACKED, EARLY, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
+            PACKED, EARLY, WARPS, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
         )  # fmt: skip
     return missing
 
@@ -282,6 +282,8 @@ def split_forward(
     PACKED: tl.constexpr,
     EARLY: tl.constexpr,
     AFFINE_FIRST: tl.constexpr,
+    WARPS: tl.constexpr,
+    SIDE: tl.constexpr,
     KIND: tl.constexpr,
     GROUP: tl.constexpr,
     ROUND: tl.constexpr,
@@ -292,8 +294,8 @@ def split_forward(
     E8M0: tl.constexpr,
     SWIZZLED: tl.constexpr,
 ):
-    """EARLY: blocks whose weight and bias are asked for before the programs wait for each other, and with AFFINE_FIRST
-    before the row is.
+    """WARPS and SIDE: how a slice lies, as in sums.py. EARLY: blocks whose weight and bias are asked for before the
+    programs wait for each other, and with AFFINE_FIRST before the row is.
     """
     own = tl.program_id(0) % slices
     flat = tl.program_id(0) // slices
@@ -310,16 +312,16 @@ def split_forward(
             own, row, lane, slices, end, factor, p_words, patience, p_x, p_residual, p_weight, p_bias, p_y, p_sum,
             p_mean, p_rstd, p_q, p_scale, p_amax, x_row, x_lane, residual_row, residual_lane, y_row, y_lane, stat_row,
             stat_lane, scale_row, affine_lane, scale_group, eps, offset, floor, upper, largest, inverse, CENTRED,
-            SHIFTED, X_HAT, NARROW, ROUND_SUM, BLOCK, BLOCKS, True, PEERS, ALIGN, PACKED, EARLY, AFFINE_FIRST, KIND,
-            GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
+            SHIFTED, X_HAT, NARROW, ROUND_SUM, BLOCK, BLOCKS, True, PEERS, ALIGN, PACKED, EARLY, AFFINE_FIRST, WARPS,
+            SIDE, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
         )  # fmt: skip
     else:
         missing = share_slice(
             own, row, lane, slices, end, factor, p_words, patience, p_x, p_residual, p_weight, p_bias, p_y, p_sum,
             p_mean, p_rstd, p_q, p_scale, p_amax, x_row, x_lane, residual_row, residual_lane, y_row, y_lane, stat_row,
             stat_lane, scale_row, affine_lane, scale_group, eps, offset, floor, upper, largest, inverse, CENTRED,
-            SHIFTED, X_HAT, NARROW, ROUND_SUM, BLOCK, BLOCKS, False, PEERS, ALIGN, PACKED, EARLY, AFFINE_FIRST, KIND,
-            GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
+            SHIFTED, X_HAT, NARROW, ROUND_SUM, BLOCK, BLOCKS, False, PEERS, ALIGN, PACKED, EARLY, AFFINE_FIRST, WARPS,
+            SIDE, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
         )  # fmt: skip
     if missing > 0:
         # Apart from the above to the end: blocks of 16 bits that come from two places are no longer kept in pairs.
@@ -328,7 +330,7 @@ def split_forward(
         for other in range(slices):
             bits = bits_of_moments_again(
                 other, p_x, p_residual, row, lane, end, x_row, x_lane, residual_row, residual_lane,
-                CENTRED, NARROW, ROUND_SUM, BLOCK, BLOCKS, EVEN, ALIGN, PACKED,
+                CENTRED, NARROW, ROUND_SUM, BLOCK, BLOCKS, EVEN, ALIGN, PACKED, WARPS, SIDE,
             )  # fmt: skip
             words = tl.where(peer == other, bits, words)
         held = load_slice(
@@ -339,7 +341,7 @@ def split_forward(
             held, words, (), (), own, row, lane, end, factor, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd,
             p_q, p_scale, p_amax, y_row, y_lane, stat_row, stat_lane, scale_row, affine_lane, scale_group, eps,
             offset, floor, upper, largest, inverse, CENTRED, SHIFTED, X_HAT, NARROW, BLOCK, BLOCKS, EVEN, PEERS, ALIGN,
-            PACKED, 0, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
+            PACKED, 0, WARPS, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
         )  # fmt: skip
 
 

@@ -18,8 +18,9 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from onepass.kernels.mailbox import WAIT_WHILE_ONES as WAIT
-from onepass.kernels.parts import PASSING, row_sum, rstd_of, scale_and_shift, with_square
+from onepass.kernels.parts import PASSING, rstd_of, scale_and_shift, with_square
 from onepass.kernels.quantize import above, converted, packed, rounded, scale_place, scaled, steps_from, widened
+from onepass.kernels.sums import row_sum
 
 #: Rows of a tile; columns of a group; columns of a tile for each warp, and how many tiles a program makes in turn.
 TILE = gl.constexpr(128)

@@ -20,7 +20,6 @@ from onepass.kernels.parts import (
     load_row,
     load_sum,
     row_start,
-    row_sum,
     rstd_of,
     scale_and_shift,
     store,
@@ -41,6 +40,7 @@ from onepass.kernels.quantize import (
     store_quantized,
     within,
 )
+from onepass.kernels.sums import row_sum
 
 
 @triton.jit

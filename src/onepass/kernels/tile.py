@@ -30,7 +30,6 @@ from onepass.kernels.parts import (
     normalized,
     over_rows,
     row_start,
-    row_sum,
     rstd_of,
     scale_and_shift,
     store,
@@ -52,6 +51,7 @@ from onepass.kernels.quantize import (
     within,
 )
 from onepass.kernels.stream import moments_from, squares_about
+from onepass.kernels.sums import next_chain, no_sums, sum_by_warps, sum_of_chains
 
 #: Bytes of x that are to stay in the L2 for the next launch, where the tensor has one scale and it is found first: 86
 #: us against 91 at 8,192 x 8,192, and the same with 16 to 40 MiB. With a residual it is slower: 184 against 174.
@@ -78,7 +78,7 @@ def pivoted_moments(
 @triton.jit
 def moments_at_once(
     held, o_block, end, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, RAGGED: tl.constexpr, PACKED: tl.constexpr,
-    SLICES: tl.constexpr, EACH: tl.constexpr,
+    SLICES: tl.constexpr, EACH: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
     """The same in one walk over the row, while it comes, and with few registers.
 
@@ -101,11 +101,11 @@ def moments_at_once(
         first, second = tl.split(tl.reshape(deviation, (VECTORS, EACH // 2, 2)))
         squares = tl.fma(second, second, tl.fma(first, first, squares))
     # Numbers, not blocks, whose layout all that follows would have to take.
-    total = tl.sum(tl.fma(met, pivots, sums), axis=0)
+    total = sum_by_warps(tl.fma(met, pivots, sums), WARPS)
     if SLICES > 1:
         total = sum_of_cluster(total, True)
     mean = tl.div_rn(total, end.to(tl.float32))
-    square = tl.sum(squares_about(mean, met, pivots, sums, tl.sum(squares, axis=1)), axis=0)
+    square = sum_by_warps(squares_about(mean, met, pivots, sums, tl.sum(squares, axis=1)), WARPS)
     if SLICES > 1:
         square = sum_of_cluster(square, False)
     return mean, tl.maximum(square, 0.0, propagate_nan=tl.PropagateNan.ALL)
@@ -119,10 +119,10 @@ def tile_rows(
     CENTRED: tl.constexpr, SHIFTED: tl.constexpr, LANED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr,
     IDENTITY: tl.constexpr, ROUND_SUM: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
     EVEN: tl.constexpr, ALIGN: tl.constexpr, PACKED: tl.constexpr, AS_WALKED: tl.constexpr, AT_ONCE: tl.constexpr,
-    AHEAD: tl.constexpr, AFFINE_FIRST: tl.constexpr, SLICES: tl.constexpr, UNIT: tl.constexpr, PROMPT: tl.constexpr,
-    KIND: tl.constexpr, GROUP: tl.constexpr, ROUND: tl.constexpr, BOUNDED: tl.constexpr, FLOORED: tl.constexpr,
-    ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr, SWIZZLED: tl.constexpr,
-    HINT: tl.constexpr,
+    AHEAD: tl.constexpr, AFFINE_FIRST: tl.constexpr, CHAINS: tl.constexpr, WARPS: tl.constexpr, SLICES: tl.constexpr,
+    UNIT: tl.constexpr, PROMPT: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr, ROUND: tl.constexpr,
+    BOUNDED: tl.constexpr, FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr,
+    E8M0: tl.constexpr, SWIZZLED: tl.constexpr, HINT: tl.constexpr,
 ):  # fmt: skip
     """Rows of the tile of that number. HINT: which lines of an FP8 output the L2 is to give up first.
 
@@ -130,6 +130,8 @@ def tile_rows(
     AT_ONCE: both moments are found in one walk, with a pivot for so many columns; None: the mean first.
     AHEAD: blocks whose weight and bias are asked for before the row is summed, while others wait; None: all of them.
     AFFINE_FIRST: and before the row is.
+    CHAINS: in which a row's blocks are summed in turn (sums.py). WARPS: over which a block of it lies, in one vector
+    of each thread; 1: of these, or as it may.
     SLICES: programs that share the row, each with BLOCK columns of a wider block (cluster.py); not with groups.
     PROMPT: rows are few, and what counts is how soon each is done, and not how many an SM has room for.
     """
@@ -193,6 +195,7 @@ def tile_rows(
     mean = 0.0
     rstd = 1.0
     KNOWN: tl.constexpr = KIND == "tensor" and not IDENTITY  # from the launch before
+    SIDE: tl.constexpr = BLOCK // (32 * WARPS)
     PIVOTED: tl.constexpr = CENTRED and (AS_WALKED or (AT_ONCE is not None and NARROW is None))
     if KNOWN:
         rstd = load(p_rstd, o_stat, m_row, ROWS > 1)
@@ -202,21 +205,22 @@ def tile_rows(
         if AS_WALKED:
             mean, square = pivoted_moments(held, o_block, end, NARROW, BLOCK, BLOCKS, RAGGED, PACKED, SLICES)
         else:
-            mean, square = moments_at_once(held, o_block, end, BLOCK, BLOCKS, RAGGED, PACKED, SLICES, AT_ONCE)
+            mean, square = moments_at_once(held, o_block, end, BLOCK, BLOCKS, RAGGED, PACKED, SLICES, AT_ONCE, WARPS)
         rstd = rstd_of(square, count, eps, NARROW, COLS)
     elif CENTRED:
-        total = tl.zeros((ROWS, BLOCK), tl.float32)
+        sums = no_sums(ROWS, BLOCK, CHAINS)
         for i in tl.static_range(BLOCKS):
-            total += wide(held[i], PACKED)
-        mean = mean_of(sum_of_slices(row_sum(total), SLICES, True), count, COLS)
+            sums = next_chain(sums, sums[0] + wide(held[i], PACKED))
+        mean = mean_of(sum_of_slices(sum_of_chains(sums, CHAINS, WARPS, SIDE), SLICES, True), count, COLS)
     if p_mean is not None and not KNOWN:
         store(p_mean, o_stat, mean, m_row, ROWS > 1)
     if not IDENTITY and not KNOWN and not PIVOTED:
-        squares = tl.zeros((ROWS, BLOCK), tl.float32)
+        squares = no_sums(ROWS, BLOCK, CHAINS)
         for i in tl.static_range(BLOCKS):
             deviation = deviation_of(held[i], mean, i * WIDTH + o_block < end, CENTRED, PACKED, i == RAGGED)
-            squares = with_square(squares, deviation, NARROW)
-        rstd = rstd_of(sum_of_slices(row_sum(squares), SLICES, not CENTRED), count, eps, NARROW, COLS)
+            squares = next_chain(squares, with_square(squares[0], deviation, NARROW))
+        square = sum_of_slices(sum_of_chains(squares, CHAINS, WARPS, SIDE), SLICES, not CENTRED)
+        rstd = rstd_of(square, count, eps, NARROW, COLS)
     if p_rstd is not None and not KNOWN:
         store(p_rstd, o_stat, rstd, m_row, ROWS > 1)
 
@@ -321,6 +325,8 @@ def tile_forward(
     AT_ONCE: tl.constexpr,
     AHEAD: tl.constexpr,
     AFFINE_FIRST: tl.constexpr,
+    CHAINS: tl.constexpr,
+    WARPS: tl.constexpr,
     SLICES: tl.constexpr,
     UNIT: tl.constexpr,
     PROMPT: tl.constexpr,
@@ -349,8 +355,9 @@ def tile_forward(
         index, p_x, p_residual, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd, p_q, p_scale, p_given, p_amax, x_row,
         x_lane, residual_row, residual_lane, y_row, y_lane, stat_row, stat_lane, scale_row, affine_lane, scale_group,
         rows, lanes, cols, eps, offset, floor, upper, largest, inverse, CENTRED, SHIFTED, LANED, X_HAT, NARROW,
-        IDENTITY, ROUND_SUM, ROWS, BLOCK, BLOCKS, EVEN, ALIGN, PACKED, AS_WALKED, AT_ONCE, AHEAD, AFFINE_FIRST, SLICES,
-        UNIT, PROMPT, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, PASSING,
+        IDENTITY, ROUND_SUM, ROWS, BLOCK, BLOCKS, EVEN, ALIGN, PACKED, AS_WALKED, AT_ONCE, AHEAD, AFFINE_FIRST, CHAINS,
+        WARPS, SLICES, UNIT, PROMPT, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
+        PASSING,
     )  # fmt: skip
 
 
@@ -395,11 +402,13 @@ def tile_backward(
     EVEN: tl.constexpr,
     ALIGN: tl.constexpr,
     PACKED: tl.constexpr,
+    WARPS: tl.constexpr,
+    SIDE: tl.constexpr,
     STAGES: tl.constexpr,
     OVER_ROWS: tl.constexpr,
     DENSE: tl.constexpr,
 ):
-    """OVER_ROWS: as in parts.py. DENSE: as in tile_forward."""
+    """WARPS and SIDE: how a row lies, as in sums.py. OVER_ROWS: as in parts.py. DENSE: as in tile_forward."""
     RAGGED: tl.constexpr = -1 if EVEN else BLOCKS - 1  # which block is
     WEIGHTED: tl.constexpr = p_weight is not None
     COLS: tl.constexpr = BLOCK * BLOCKS if CENTRED and EVEN else None  # RMSNorm, with one division, is level
@@ -449,7 +458,7 @@ def tile_backward(
         if p_dx is not None:
             mean_dot, mean_dy = gradient_means(
                 held_dy, held_h, weights, offset, mean, rstd, count,
-                CENTRED, WEIGHTED, SHIFTED, NARROW, ROWS, BLOCK, BLOCKS, PACKED, 1, COLS,
+                CENTRED, WEIGHTED, SHIFTED, NARROW, ROWS, BLOCK, BLOCKS, PACKED, 1, WARPS, SIDE, COLS,
             )  # fmt: skip
 
         further_dweights = ()

@@ -61,7 +61,8 @@ def with_tile(
     before, end, count, offset,
     CENTRED: tl.constexpr, SHIFTED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr, WEIGHTED: tl.constexpr,
     WEIGHT: tl.constexpr, BIAS: tl.constexpr, TURNS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-    BLOCKS: tl.constexpr, WHOLE: tl.constexpr, ALIGN: tl.constexpr, PACKED: tl.constexpr, APART: tl.constexpr,
+    BLOCKS: tl.constexpr, WHOLE: tl.constexpr, ALIGN: tl.constexpr, PACKED: tl.constexpr, WARPS: tl.constexpr,
+    SIDE: tl.constexpr, APART: tl.constexpr,
 ):  # fmt: skip
     """dx of some rows of a turn; the sums for dW and dB, with what these rows add."""
     o_block = tl.arange(0, BLOCK)[None, :]
@@ -85,7 +86,7 @@ def with_tile(
     if p_dx is not None:
         mean_dot, mean_dy = gradient_means(
             held_dy, held_h, weights, offset, mean, rstd, count,
-            CENTRED, WEIGHTED, SHIFTED, NARROW, ROWS, BLOCK, BLOCKS, PACKED, 1,
+            CENTRED, WEIGHTED, SHIFTED, NARROW, ROWS, BLOCK, BLOCKS, PACKED, 1, WARPS, SIDE,
         )  # fmt: skip
 
     further_dweights = ()
@@ -147,11 +148,13 @@ def turns_backward(
     WHOLE: tl.constexpr,
     ALIGN: tl.constexpr,
     PACKED: tl.constexpr,
+    WARPS: tl.constexpr,
+    SIDE: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """`turn_row` is from one row of a turn to the next, in vectors of ALIGN elements, and so is `dx_row`: by the same
     name, the compiler would find dx's addresses with the loads, stages before, and keep them in registers until then.
-    The blocks from 1 to WHOLE lie inside every row. `programs` is for each turn.
+    The blocks from 1 to WHOLE lie inside every row. `programs` is for each turn. WARPS and SIDE: as in sums.py.
     """
     WEIGHTED: tl.constexpr = p_weight is not None
     WEIGHT: tl.constexpr = p_dweights is not None
@@ -181,7 +184,7 @@ def turns_backward(
         dweights, dbiases = with_tile(
             dweights, dbiases, weights, row, row < own_rows, p_dy, p_dsum, p_h, p_mean, p_rstd, p_dx, turn_row, dx_row,
             turn, o_turn, before, end, count, offset, CENTRED, SHIFTED, X_HAT, NARROW, WEIGHTED, WEIGHT, BIAS, TURNS,
-            ROWS, BLOCK, BLOCKS, WHOLE, ALIGN, PACKED, False,
+            ROWS, BLOCK, BLOCKS, WHOLE, ALIGN, PACKED, WARPS, SIDE, False,
         )  # fmt: skip
     has_last = (first == programs - 1) & (own_rows * TURNS + turn < rows)
     for last in tl.range(own_rows, own_rows + has_last.to(tl.int32)):
@@ -189,7 +192,7 @@ def turns_backward(
         dweights, dbiases = with_tile(
             dweights, dbiases, weights, row, row == last, p_dy, p_dsum, p_h, p_mean, p_rstd, p_dx, turn_row, dx_row,
             turn, o_turn, before, end, count, offset, CENTRED, SHIFTED, X_HAT, NARROW, WEIGHTED, WEIGHT, BIAS, TURNS,
-            ROWS, BLOCK, BLOCKS, WHOLE, ALIGN, PACKED, True,
+            ROWS, BLOCK, BLOCKS, WHOLE, ALIGN, PACKED, WARPS, SIDE, True,
         )  # fmt: skip
 
     # One partial row a program; sum_partials adds them up in a fixed order.

@@ -14,6 +14,8 @@ from typing import Any
 _REGISTER = re.compile(r"\bR(\d+)")
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,5}\*/\s+(?:@!?U?P\d+ +)?(\S+)\s*(.*?)\s*;")
 _WORDS = {"64": 2, "128": 4}
+#: Of a program.
+MOST_WARPS = 32
 
 
 def _said(kernel: Any, tool: str, *options: str) -> str:
@@ -46,8 +48,9 @@ def usual(kernel: Any) -> int:
 
 
 def moved(kernel: Any) -> list[str]:
-    """Blocks of columns that go from one layout to another, and so from thread to thread."""
-    return re.findall(r"ttg.convert_layout \S+ : tensor<(\d+x\d{2,}x\w+),", kernel.asm["ttgir"])
+    """Blocks of columns that go from one layout to another, and so from thread to thread; not a number of each warp."""
+    found = re.findall(r"ttg.convert_layout \S+ : tensor<((\d+)x(\d+)x\w+),", kernel.asm["ttgir"])
+    return [block for block, rows, cols in found if int(cols) >= 10 and int(rows) * int(cols) > MOST_WARPS * 2]
 
 
 def loads_that_wait(kernel: Any) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from onepass.plan import in_force
 from onepass.plan.affine import affine_first, affine_late, prompt
+from onepass.plan.chains import chains_of, spread
 from onepass.plan.device import Device
 from onepass.plan.plans import (
     CLUSTER,
@@ -63,6 +64,7 @@ def _planned(problem: Problem, device: Device, centred: bool, align: int) -> Pla
     if choice.schedule in ("tile", "odd", "flat"):
         plan = tiles_of(problem, _batch_invariant(problem, tile, centred, align))
         plan = _at_once(problem, plan, align) if centred else plan
+        plan = spread(problem, device, plan, chains_of(problem, tile, align))
         shared = _shared(problem, device, plan, centred, align)
         if shared.slices > 1:
             return shared

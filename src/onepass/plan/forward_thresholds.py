@@ -38,6 +38,11 @@ class ForwardThresholds:
     short_rows: int = 2000
     short_fp32_rows: int = 1300
 
+    #: Blocks of rows that begin on 16 bytes are summed in so many chains at the most, and up to so many rows for each
+    #: SM have a warp for each (chains.py).
+    chains: int = 1
+    spread_per_sm: int = 1
+
     #: RMSNorm forward: a program for each tile, which the GPU hands out better than they walk. Blocks are as narrow as
     #: keeps every thread loading 16 bytes, so that little of the last one is beyond the row.
     forward_tiles: tuple[Tile, ...] = (
@@ -73,7 +78,7 @@ class ForwardThresholds:
     #: 12,288, level from 264 rows on, and no better at 10,240 columns. The widest with the weight late, for the same
     #: reason: 23.6 us against 26 at 775 x 14,208, 6.1 against 7.2 at 133 x 12,544, 79 against 83 at 2,500 x 16,384; but
     #: 8.0 against 7.7 at 264 x 12,288. In between, four rows, of which no load is behind a wait for others: 5.8 against
-    #: 6.8 at 4,469 x 512, 5.8 against 6.9 at 9,000 x 232, 6.2 against 7.2 at 4,469 x 520, 9.1 against 10.2 at 5,500 x
+    #: 6.8 at 4,469 x 512, 5.6 against 6.9 at 9,000 x 232, 5.95 against 7.2 at 4,469 x 520, 9.1 against 10.2 at 5,500 x
     #: 768, 0 to 2 % from 50,000 rows on; but up to 8 % slower from 257 to 511 columns.
     plain_fp32_between: Between = (
         (49, Tile(64, 16, 1, block=32)),
@@ -152,8 +157,8 @@ class ForwardThresholds:
     #: 8,192 x 8,192. Fewer are slower so, 256 x 231 2.3 us against 1.8, and short rows by up to 3 %. LayerNorm's that
     #: are loaded element by element are 3 to 9 % slower, however many; with a residual and a given scale it is 1 %.
     #: Of nothing but x in fp32 half as many are enough, of fewer columns and element by element too, and they are not
-    #: few either (below): 6.4 against 6.8 at 990 x 2,560, LayerNorm 5.7 against 7.3 at 687 x 3,072 and 5.9 against 7.4
-    #: at 1,375 x 1,536, 6.0 against 7.7 at 1,935 x 1,091; level from 9,000 elements on, or up to 3 % slower.
+    #: few either (below): 6.3 against 6.6 at 1,031 x 2,560, LayerNorm 5.7 against 7.3 at 687 x 3,072, 5.9 against 7.4
+    #: at 1,375 x 1,536, 6.2 against 7.7 at 1,935 x 1,091; level from 9,000 elements on, or up to 3 % slower.
     affine_first_columns: tuple[int, int] = (1024, 1536)
     affine_first_fp32_columns: tuple[int, int] = (512, 192)
     affine_first_elements: int = 20480

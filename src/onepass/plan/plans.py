@@ -46,6 +46,7 @@ class Plan:
     affine_first: bool = False  # weight and bias are asked for before the row, and not when it has come
     prompt: bool = False  # rows so few that what counts is how soon each is done (kernels/tile.py)
     together: bool = False  # all programs must run at the same time
+    chains: int = 1  # in which a forward's blocks are summed in turn (chains.py)
     turns: int = 1  # a program, or a group of them, takes one row of so many, which lie alike
 
     @property
@@ -192,6 +193,17 @@ def has_pairs(plan: Plan, problem: Problem) -> bool:
     alike = problem.weight == problem.bias is not None and itemsize(problem.bias) == 2
     beside = 24 if problem.residual is None else 48
     return alike and plan.registers is not None and 3 * plan.blocks + beside > plan.registers
+
+
+def lies_over(plan: Plan, align: int, *dtypes: torch.dtype | None) -> tuple[int, int]:
+    """The warps that a program's row lies over, and a thread's columns side by side (kernels/sums.py).
+
+    (1, 1) for more than two rows, one warp, and where tensors of other widths may change how a row is laid out.
+    """
+    sizes = {dtype.itemsize for dtype in dtypes if dtype is not None}
+    side = min(align, 16 // max(sizes), plan.block // (32 * plan.warps))
+    known = len(sizes) == 1 and side > 0 and plan.block % (32 * plan.warps * side) == 0
+    return (plan.warps, side) if known and plan.rows <= 2 and plan.warps > 1 else (1, 1)
 
 
 def is_packed(plan: Plan, align: int, backward: bool) -> bool:

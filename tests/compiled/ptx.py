@@ -1,0 +1,345 @@
+"""Runs what the compiler made, without a GPU: a kernel's PTX, an instruction at a time for all threads, by NumPy.
+
+For bits: the order in which a kernel adds shows here as on a GPU, where Triton's interpreter adds by NumPy's own rules.
+Arithmetic is IEEE's but where PTX is approximate (rsqrt), and fma is rounded twice, once to 64 bits. Threads go in
+step, so races do not show, and a branch must be taken by all or none. It knows what tile.py and few.py are made of.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+#: Shared memory of a program; a program of a cluster sees others' at addresses that begin with their number and one.
+WINDOW = 1 << 24
+FLOATS = {"f16": (np.uint16, np.float16), "f32": (np.uint32, np.float32)}
+COMPARISONS = {
+    "eq": np.equal, "ne": np.not_equal, "neu": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
+    "ge": np.greater_equal,
+}  # fmt: skip
+#: Copies are there at once.
+WAITS = ("cp.async.commit_group", "cp.async.wait_group")
+_STATEMENT = re.compile(r"(?:@(!?)(\S+)\s+)?([a-z][\w.:]*)\s*(.*)", re.DOTALL)
+_PLACE = re.compile(r"\[\s*([^\]+]+?)\s*(?:\+\s*(-?\d+)\s*)?\]")
+
+
+class Machine:
+    """A kernel's programs, `cluster` of them at a time."""
+
+    def __init__(self, ptx: str, warps: int, cluster: int = 1) -> None:
+        self.threads, self.cluster = 32 * warps, cluster
+        self.lanes = np.arange(self.threads * cluster)
+        entry = re.search(r"\.entry (\w+)\((.*?)\)\n.*?\{(.*)^\}", ptx, re.DOTALL | re.MULTILINE)
+        assert entry is not None
+        self.parameters = re.findall(r"\.param \.(\w+) .*?(\w+_param_\d+)", entry[2])
+        self.symbols = {"global_smem": 4096}
+        self.code, self.labels = self._parsed(entry[3])
+
+    def _parsed(self, body: str) -> tuple[list[tuple[str, ...]], dict[str, int]]:
+        body = re.sub(r"//[^\n]*", "", body)
+        body = re.sub(r"^\s*\.(?:loc|file|pragma|maxntid|reqntid|minnctapersm)[^\n]*", "", body, flags=re.MULTILINE)
+        code: list[tuple[str, ...]] = []
+        labels: dict[str, int] = {}
+        static = 0
+        for text in re.sub(r"(\$L\w+):", r"\1:;", body).split(";"):
+            statement = text.strip()
+            while statement[:1] == "{" and not statement.startswith("{%"):  # a scope of inline assembly
+                statement = statement[1:].strip()
+            statement = statement.removeprefix("}").strip()
+            if statement.endswith(":"):
+                labels[statement[:-1]] = len(code)
+                continue
+            shared = re.match(r"\.shared .*?(\w+)\[\d+\]", statement)
+            if shared:  # whoever declares a name again means another place
+                static += 64
+                self.symbols[shared[1]] = static
+                code.append(("", "", "symbol", shared[1], str(static)))
+                continue
+            if not statement or statement.startswith("."):
+                continue
+            found = _STATEMENT.fullmatch(statement)
+            assert found is not None, statement
+            code.append((found[1] or "", found[2] or "", found[3], *_operands(found[4])))
+        return code, labels
+
+    def run(self, programs: int, arguments: Sequence[torch.Tensor | int | float]) -> None:
+        """Tensors are read and written where they are."""
+        tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
+        memories = [each.contiguous().view(torch.uint8).reshape(-1).numpy() for each in tensors]
+        starts = np.cumsum([1 << 20, *(-(-len(each) // 256) * 256 + 4096 for each in memories)])
+        self.memory = np.zeros(int(starts[-1]), np.uint8)
+        for start, each in zip(starts, memories, strict=False):
+            self.memory[start : start + len(each)] = each
+        addresses = iter(starts)
+        values: list[np.ndarray] = []
+        for each in arguments:
+            if isinstance(each, torch.Tensor):
+                values.append(np.uint64(next(addresses)))
+            else:
+                values.append(np.float32(each).view(np.uint32) if isinstance(each, float) else np.uint64(each))
+        names = [name for _, name in self.parameters]
+        assert 0 <= len(names) - len(values) <= 2, "behind a kernel's own are two of the runtime"
+        self.given = dict(zip(names, values, strict=False))
+        for first in range(0, programs, self.cluster):
+            self._run_cluster(first, programs)
+        for start, each in zip(starts, memories, strict=False):
+            each[:] = self.memory[start : start + len(each)]
+
+    def _run_cluster(self, first: int, programs: int) -> None:
+        own = self.lanes // self.threads
+        self.shared = np.zeros((self.cluster, 1 << 18), np.uint8)
+        self.registers: dict[str, np.ndarray] = {
+            "%tid.x": (self.lanes % self.threads).astype(np.uint64), "%ctaid.x": (first + own).astype(np.uint64),
+            "%cluster_ctarank": own.astype(np.uint64), "%nctaid.x": np.full(len(self.lanes), programs, np.uint64),
+        }  # fmt: skip
+        place = 0
+        while place < len(self.code):
+            negated, guard, name, *operands = self.code[place]
+            place += 1
+            on = np.ones(len(self.lanes), bool)
+            if guard:
+                on = self.registers[guard] ^ bool(negated)
+            kind, *parts = name.split(".")
+            if kind == "bra":
+                assert on.all() or not on.any(), "threads part"
+                if on.any():
+                    place = self.labels[operands[0]]
+            elif kind == "ret":
+                return
+            elif kind == "symbol":
+                self.symbols[operands[0]] = int(operands[1])
+            elif kind not in ("bar", "barrier", "fence", "createpolicy") and name not in WAITS:
+                try:
+                    self._do(kind, parts, operands, on)
+                except Exception as error:
+                    raise NotImplementedError(f"{name} {', '.join(operands)}") from error
+
+    def value(self, operand: str, bits: int = 32) -> np.ndarray:
+        unsigned = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}[bits]
+        if operand in self.registers:
+            found = self.registers[operand]
+            return found if found.dtype == bool else found.astype(unsigned)
+        if operand in self.symbols:
+            number = self.symbols[operand]
+        elif operand.startswith(("0f", "0F")):
+            number = int(operand[2:], 16)
+        else:
+            number = int(operand, 0)
+        return np.full(len(self.lanes), number % (1 << bits), unsigned)
+
+    def _float(self, operand: str, kind: str) -> np.ndarray:
+        unsigned, real = FLOATS[kind]
+        return self.value(operand, np.dtype(unsigned).itemsize * 8).astype(unsigned).view(real)
+
+    def _keep(self, target: str, value: np.ndarray, on: np.ndarray) -> None:
+        if value.dtype.kind == "f":
+            value = value.view({2: np.uint16, 4: np.uint32}[value.dtype.itemsize])
+        elif value.dtype.kind == "i":
+            value = value.view({4: np.uint32, 8: np.uint64}[value.dtype.itemsize])
+        before = self.registers.get(target)
+        if not on.all():
+            value = np.where(on, value, np.zeros_like(value) if before is None else before.astype(value.dtype))
+        self.registers[target] = value
+
+    def _integer(self, operand: str, kind: str) -> np.ndarray:
+        value = self.value(operand, int(kind[1:]))
+        return value.view({4: np.int32, 8: np.int64}[value.dtype.itemsize]) if kind[0] == "s" else value
+
+    def _do(self, kind: str, parts: list[str], operands: list[str], on: np.ndarray) -> None:
+        last = parts[-1]
+        with np.errstate(all="ignore"):
+            if kind in ("ld", "st"):
+                self._move(kind, parts, operands, on)
+            elif kind == "cp" and parts[1] in ("cg", "ca"):
+                self._copy(operands, on)
+            elif kind in ("ldmatrix", "stmatrix"):
+                self._move_matrix(kind, operands, on)
+            elif kind == "mov":
+                self._mov(int(last[1:]) if last != "pred" else 1, operands, on)
+            elif kind == "shfl":
+                lane = self.lanes % 32
+                by = self.value(operands[2]).astype(np.int64)
+                source = self.lanes - lane + (lane ^ by if parts[1] == "bfly" else by)
+                self._keep(operands[0], self.value(operands[1])[source], on)
+            elif kind == "setp":
+                order, *both = parts
+                sides = [
+                    self._float(each, last) if last[0] == "f" else self._integer(each, last.replace("b", "u"))
+                    for each in operands[1:3]
+                ]
+                result = COMPARISONS[order](*sides)
+                if both[0] == "or":
+                    result |= self.registers[operands[3]]
+                self._keep(operands[0], result, on)
+            elif kind == "selp":
+                bits = int(last[1:])
+                chosen = np.where(
+                    self.registers[operands[3]], self.value(operands[1], bits), self.value(operands[2], bits)
+                )
+                self._keep(operands[0], chosen, on)
+            elif kind == "cvt":
+                self._convert(parts, operands, on)
+            elif kind == "mapa":
+                self._keep(operands[0], (self.value(operands[2]) + 1) * WINDOW + self.value(operands[1]), on)
+            elif last[0] == "f" and last[1:].isdigit():
+                self._keep(operands[0], self._arithmetic(kind, last, operands[1:]), on)
+            else:
+                self._keep(operands[0], self._integers(kind, parts, operands[1:]), on)
+
+    def _arithmetic(self, kind: str, last: str, operands: list[str]) -> np.ndarray:
+        one, *others = (self._float(each, last) for each in operands)
+        if kind == "fma":
+            wide = [each.astype(np.float64) for each in (one, *others)]
+            return (wide[0] * wide[1] + wide[2]).astype(one.dtype)
+        if kind == "rsqrt":
+            return (1 / np.sqrt(one.astype(np.float64))).astype(one.dtype)
+        if kind in ("neg", "abs"):
+            return -one if kind == "neg" else np.abs(one)
+        operation = {
+            "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum,
+            "min": np.minimum,
+        }[kind]  # fmt: skip
+        result: np.ndarray = operation(one, others[0])
+        return result
+
+    def _integers(self, kind: str, parts: list[str], operands: list[str]) -> np.ndarray:
+        last = parts[-1]
+        if last == "pred":
+            one, *others = (self.registers[each] for each in operands)
+            if kind == "not":
+                return ~one
+            return {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}[kind](one, others[0])
+        if kind == "bfe":
+            value, start, length = (self.value(each) for each in operands)
+            return value >> start & ((np.uint32(1) << length) - 1)
+        typed = last.replace("b", "u")
+        one, *others = (self._integer(each, typed) for each in operands)
+        if kind in ("mul", "mad"):
+            wide = {"u32": np.uint64, "s32": np.int64}[typed] if parts[0] == "wide" else one.dtype
+            product: np.ndarray = one.astype(wide) * others[0].astype(wide)
+            return product + self._integer(operands[2], typed).astype(wide) if kind == "mad" else product
+        if kind in ("shl", "shr"):
+            by = self.value(operands[1]).astype(one.dtype)
+            return one << by if kind == "shl" else one >> by
+        if kind in ("not", "neg"):
+            return ~one if kind == "not" else -one
+        operation = {
+            "add": np.add, "sub": np.subtract, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+            "min": np.minimum, "max": np.maximum, "div": np.floor_divide, "rem": np.remainder,
+        }[kind]  # fmt: skip
+        result: np.ndarray = operation(one, others[0])
+        return result
+
+    def _mov(self, bits: int, operands: list[str], on: np.ndarray) -> None:
+        target, source = operands
+        if source.startswith("{"):
+            parts = _operands(source[1:-1])
+            each = bits // len(parts)
+            value = np.zeros(len(self.lanes), np.uint64)
+            for number, part in enumerate(parts):
+                value |= self.value(part, each).astype(np.uint64) << np.uint64(each * number)
+            self._keep(target, value if bits == 64 else value.astype(np.uint32), on)
+        elif target.startswith("{"):
+            names = _operands(target[1:-1])
+            each, value = bits // len(names), self.value(source, bits).astype(np.uint64)
+            for number, name in enumerate(names):
+                part = value >> np.uint64(each * number) & np.uint64((1 << each) - 1)
+                self._keep(name, part.astype({16: np.uint16, 32: np.uint32}[each]), on)
+        else:
+            value = self.value(source, bits) if bits > 1 else self._truth(source)
+            self._keep(target, value, on)
+
+    def _truth(self, source: str) -> np.ndarray:
+        return self.registers[source] if source in self.registers else np.full(len(self.lanes), source != "0")
+
+    def _convert(self, parts: list[str], operands: list[str], on: np.ndarray) -> None:
+        to, source = parts[-2], parts[-1]
+        if to in ("bf16x2", "f16x2"):
+            high, low = (_narrowed(self._float(each, "f32"), to[:-2]).astype(np.uint32) for each in operands[1:])
+            self._keep(operands[0], high << np.uint32(16) | low, on)
+        elif to in ("bf16", "f16"):
+            self._keep(operands[0], _narrowed(self._float(operands[1], "f32"), to), on)
+        elif source == "bf16":
+            self._keep(operands[0], self.value(operands[1], 16).astype(np.uint32) << np.uint32(16), on)
+        elif source == "f16":
+            self._keep(operands[0], self._float(operands[1], "f16").astype(np.float32), on)
+        elif to == "f32":
+            self._keep(operands[0], self._integer(operands[1], source).astype(np.float32), on)
+        else:
+            value = self._integer(operands[1], source.replace("b", "u"))
+            types = {"u16": np.uint16, "u32": np.uint32, "s32": np.int32, "u64": np.uint64, "s64": np.int64}
+            self._keep(operands[0], value.astype(types[to]), on)
+
+    def _move(self, kind: str, parts: list[str], operands: list[str], on: np.ndarray) -> None:
+        where = next(each for each in operands if each.startswith("["))
+        base, beyond = _place(where)
+        if parts[0] == "param":
+            self._keep(operands[0], np.full(len(self.lanes), self.given.get(base, 0)), on)
+            return
+        size = int(parts[-1][1:]) // 8
+        listed = operands[0] if kind == "ld" else operands[1]
+        names = _operands(listed[1:-1]) if listed.startswith("{") else [listed]
+        begin = self.value(base, 64).astype(np.int64) + beyond
+        memory = self.memory
+        if parts[0].startswith("shared"):
+            program, begin = self.lanes // self.threads, begin & (WINDOW * 64 - 1)
+            program = np.where(begin >= WINDOW, begin // WINDOW - 1, program)
+            memory, begin = self.shared.reshape(-1), program * self.shared.shape[1] + begin % WINDOW
+        for number, name in enumerate(names):
+            at = (begin + number * size)[:, None] + np.arange(size)
+            unsigned = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[size]
+            if kind == "ld":
+                value = np.ascontiguousarray(memory[np.where(on[:, None], at, 0)]).view(unsigned)[:, 0]
+                self._keep(name, value, on)
+            else:
+                value = np.ascontiguousarray(self.value(name, size * 8).astype(unsigned))
+                memory[at[on]] = value.view(np.uint8).reshape(len(value), size)[on]
+
+    def _copy(self, operands: list[str], on: np.ndarray) -> None:
+        """From global memory to shared; zeros for what is not asked for."""
+        (to, beyond), (start, further) = (_place(each) for each in operands[:2])
+        size = int(operands[2], 0)
+        wanted = self.value(operands[3]) if len(operands) > 3 else np.full(len(self.lanes), size)
+        source = (self.value(start, 64).astype(np.int64) + further)[:, None] + np.arange(size)
+        there = np.arange(size) < wanted.astype(np.int64)[:, None]
+        value = np.where(there, self.memory[np.where(there, source, 0)], 0).astype(np.uint8)
+        begin = self.lanes // self.threads * self.shared.shape[1] + self.value(to, 64).astype(np.int64) + beyond
+        self.shared.reshape(-1)[(begin[:, None] + np.arange(size))[on]] = value[on]
+
+    def _move_matrix(self, kind: str, operands: list[str], on: np.ndarray) -> None:
+        """Of 8 x 8 values of 16 bits, of which eight threads have the rows' addresses, and each has two values."""
+        assert on.all()
+        where, listed = operands if kind == "stmatrix" else operands[::-1]
+        start, beyond = _place(where)
+        begin = self.value(start, 64).astype(np.int64) % WINDOW + beyond
+        memory, size = self.shared.reshape(-1), self.shared.shape[1]
+        lane = self.lanes % 32
+        for number, name in enumerate(_operands(listed[1:-1]) if listed.startswith("{") else [listed]):
+            row = begin[self.lanes - lane + 8 * number + lane // 4]
+            at = (self.lanes // self.threads * size + row + lane % 4 * 4)[:, None] + np.arange(4)
+            if kind == "ldmatrix":
+                self._keep(name, np.ascontiguousarray(memory[at]).view(np.uint32)[:, 0], on)
+            else:
+                memory[at] = np.ascontiguousarray(self.value(name)).view(np.uint8).reshape(-1, 4)
+
+
+def _place(text: str) -> tuple[str, int]:
+    found = _PLACE.fullmatch(text)
+    assert found is not None, text
+    return found[1], int(found[2] or 0)
+
+
+def _operands(text: str) -> list[str]:
+    """Split at commas that are not between braces or brackets."""
+    found = re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+", text)
+    return [each.replace("{ ", "{").replace(" }", "}") for each in found]
+
+
+def _narrowed(value: np.ndarray, to: str) -> np.ndarray:
+    if to == "f16":
+        return value.astype(np.float16).view(np.uint16)
+    bits = torch.from_numpy(np.ascontiguousarray(value)).to(torch.bfloat16).view(torch.int16).numpy()
+    return bits.view(np.uint16)
