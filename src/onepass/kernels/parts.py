@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 
 from onepass.kernels.cluster import sum_of_slices
-from onepass.kernels.sums import row_sum_by_warps, row_sums_by_warps
+from onepass.kernels.sums import INTERPRETED, row_sum_by_warps, row_sums_by_warps
 
 
 @triton.jit
@@ -89,8 +89,6 @@ def store_row(p, o, value, m, MASKED: tl.constexpr, HINT: tl.constexpr = PASSING
     else:
         tl.store(p + o, value.to(p.dtype.element_ty), eviction_policy=HINT)
 
-
-INTERPRETED = tl.constexpr(not isinstance(load, triton.JITFunction))
 
 #: Two values at once: left alone, the compiler takes three instructions for them.
 WIDEN_BF16 = tl.constexpr("shl.b32 $0, $2, 16; and.b32 $1, $2, 0xFFFF0000;")

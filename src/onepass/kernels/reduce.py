@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from onepass.kernels.parts import lane_and_row, store
+from onepass.kernels.sums import column_sums
 
 
 @triton.jit
@@ -63,7 +64,11 @@ def sum_partials(
                 dbias += dbiases[LOADS - 1 - i]
     # By the threads of the first row, which have the sums, as all do; the compiler would hand them to others.
     m = (partial == 0) & m_col
-    if p_dweight is not None:
+    if p_dweight is not None and p_dbias is not None:
+        weight_sum, bias_sum = column_sums(dweight, dbias)
+        store(p_dweight, o_out, tl.broadcast_to(weight_sum, (ROWS, BLOCK)), m, True)
+        store(p_dbias, o_out, tl.broadcast_to(bias_sum, (ROWS, BLOCK)), m, True)
+    elif p_dweight is not None:
         store(p_dweight, o_out, column_sum(dweight), m, True)
-    if p_dbias is not None:
+    elif p_dbias is not None:
         store(p_dbias, o_out, column_sum(dbias), m, True)

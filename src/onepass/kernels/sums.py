@@ -16,6 +16,9 @@ def row_sum(value):
     return tl.sum(value, axis=1, keep_dims=True)
 
 
+INTERPRETED = tl.constexpr(not isinstance(row_sum, triton.JITFunction))
+
+
 @triton.jit
 def over_warps(value, WARPS: tl.constexpr, SIDE: tl.constexpr):
     """Sums of rows over each of the warps that they lie over, of which a thread has SIDE columns side by side."""
@@ -48,7 +51,11 @@ def add_joined(one, other):
 @triton.jit
 def of_all_warps(word):
     """Two sums of each warp, added up."""
-    return parted(tl.reduce(word, None, add_joined))
+    if INTERPRETED:  # it would call what adds two for each
+        high, low = parted(word)
+        return tl.sum(high), tl.sum(low)
+    else:
+        return parted(tl.reduce(word, None, add_joined))
 
 
 @triton.jit
@@ -101,6 +108,15 @@ def row_sums_by_warps(first, second, WARPS: tl.constexpr, SIDE: tl.constexpr):
             upper_first, upper_second = of_all_warps(upper)
             lower_first, lower_second = of_all_warps(lower)
             return of_two_rows(upper_first, lower_first), of_two_rows(upper_second, lower_second)
+
+
+@triton.jit
+def column_sums(first, second):
+    """Two values, each added up down its columns, for which warps meet as often as for one."""
+    if INTERPRETED:
+        return tl.sum(first, axis=0, keep_dims=True), tl.sum(second, axis=0, keep_dims=True)
+    else:
+        return parted(tl.reduce(joined(first, second), 0, add_joined, keep_dims=True))
 
 
 @triton.jit
