@@ -2,7 +2,8 @@
 
 For bits: the order in which a kernel adds shows here as on a GPU, where Triton's interpreter adds by NumPy's own rules.
 Arithmetic is IEEE's but where PTX is approximate (rsqrt), and fma is rounded twice, once to 64 bits. Threads go in
-step, so races do not show, and a branch must be taken by all or none. It knows what tile.py and few.py are made of.
+step, so a branch must be taken by all or none; but what a warp puts into shared memory, no other may touch before a
+barrier, nor put something where another has looked. It knows what tile.py and few.py are made of.
 """
 
 from __future__ import annotations
@@ -91,6 +92,9 @@ class Machine:
     def _run_cluster(self, first: int, programs: int) -> None:
         own = self.lanes // self.threads
         self.shared = np.zeros((self.cluster, 1 << 18), np.uint8)
+        #: Of each byte, by which warp it was written and read (-1: by several), and behind how many barriers.
+        self.seen = {use: np.full((2, self.shared.size), -2) for use in ("written", "read")}
+        self.barriers = 0
         self.registers: dict[str, np.ndarray] = {
             "%tid.x": (self.lanes % self.threads).astype(np.uint64), "%ctaid.x": (first + own).astype(np.uint64),
             "%cluster_ctarank": own.astype(np.uint64), "%nctaid.x": np.full(len(self.lanes), programs, np.uint64),
@@ -111,11 +115,26 @@ class Machine:
                 return
             elif kind == "symbol":
                 self.symbols[operands[0]] = int(operands[1])
+            elif name.startswith(("bar.sync", "barrier.cluster.wait")):
+                self.barriers += 1
             elif kind not in ("bar", "barrier", "fence", "createpolicy") and name not in WAITS:
                 try:
                     self._do(kind, parts, operands, on)
+                except AssertionError:
+                    raise
                 except Exception as error:
                     raise NotImplementedError(f"{name} {', '.join(operands)}") from error
+
+    def _use(self, at: np.ndarray, on: np.ndarray, use: str) -> None:
+        """Bytes of shared memory, some for each thread that is on."""
+        for warp in np.unique(self.lanes[on] // 32):
+            own = at[on & (self.lanes // 32 == warp)].reshape(-1)
+            for other in ("written",) if use == "read" else ("written", "read"):
+                by, behind = self.seen[other][:, own]
+                assert not ((behind == self.barriers) & (by != warp)).any(), f"{use} while another warp has {other} it"
+            by, behind = self.seen[use][:, own]
+            several = (behind == self.barriers) & (by != warp)
+            self.seen[use][:, own] = np.where(several, -1, warp), np.full(len(own), self.barriers)
 
     def value(self, operand: str, bits: int = 32) -> np.ndarray:
         unsigned = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}[bits]
@@ -291,6 +310,8 @@ class Machine:
         for number, name in enumerate(names):
             at = (begin + number * size)[:, None] + np.arange(size)
             unsigned = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[size]
+            if parts[0].startswith("shared"):
+                self._use(at, on, "read" if kind == "ld" else "written")
             if kind == "ld":
                 value = np.ascontiguousarray(memory[np.where(on[:, None], at, 0)]).view(unsigned)[:, 0]
                 self._keep(name, value, on)
@@ -307,7 +328,9 @@ class Machine:
         there = np.arange(size) < wanted.astype(np.int64)[:, None]
         value = np.where(there, self.memory[np.where(there, source, 0)], 0).astype(np.uint8)
         begin = self.lanes // self.threads * self.shared.shape[1] + self.value(to, 64).astype(np.int64) + beyond
-        self.shared.reshape(-1)[(begin[:, None] + np.arange(size))[on]] = value[on]
+        at = begin[:, None] + np.arange(size)
+        self._use(at, on, "written")
+        self.shared.reshape(-1)[at[on]] = value[on]
 
     def _move_matrix(self, kind: str, operands: list[str], on: np.ndarray) -> None:
         """Of 8 x 8 values of 16 bits, of which eight threads have the rows' addresses, and each has two values."""
@@ -320,6 +343,7 @@ class Machine:
         for number, name in enumerate(_operands(listed[1:-1]) if listed.startswith("{") else [listed]):
             row = begin[self.lanes - lane + 8 * number + lane // 4]
             at = (self.lanes // self.threads * size + row + lane % 4 * 4)[:, None] + np.arange(4)
+            self._use(at, on, "read" if kind == "ldmatrix" else "written")
             if kind == "ldmatrix":
                 self._keep(name, np.ascontiguousarray(memory[at]).view(np.uint32)[:, 0], on)
             else:

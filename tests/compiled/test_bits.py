@@ -24,7 +24,7 @@ from tolerance import assert_close
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 NORMS = {"rms_norm": Norm(False, 1e-6), "layer_norm": Norm(True, 1e-6), "residual": Norm(False, 1e-6)}
 #: For how many rows a kernel is planned; two are run.
-COUNTS = (2, 40, 200, 3000, 20_000)
+COUNTS = (2, 200, 20_000)
 
 kinds = pytest.mark.parametrize("kind", NORMS)
 
@@ -41,9 +41,9 @@ def drawn(kind: str, cols: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
 
 
 def run(
-    made: list[Any], kind: str, tensors: dict[str, torch.Tensor], rows: int
+    made: list[Any], kind: str, tensors: dict[str, torch.Tensor], rows: int, without: str = "nothing"
 ) -> tuple[Plan, dict[str, torch.Tensor]]:
-    """What the kernel for so many rows makes of these two."""
+    """What the kernel for so many rows makes of these two; `without` some of its instructions."""
     x, norm = tensors["x"], NORMS[kind]
     dtypes = {name: each.dtype for name, each in tensors.items()}
     total = dtypes.get("residual")
@@ -60,7 +60,7 @@ def run(
     given = [(tensors | outputs).get(name) for name in FORWARD_TENSORS]
     behind = [name for name in step.kernel.function.arg_names[len(step.dtypes) :] if not name.isupper()]
     scalars = [2 if name == "rows" else value for name, value in zip(behind, step.scalars, strict=True)]
-    machine = Machine(made[-1].asm["ptx"], plan.warps, plan.slices)
+    machine = Machine(made[-1].asm["ptx"].replace(without, "//"), plan.warps, plan.slices)
     machine.run(-(-2 // plan.rows) * plan.slices, [*(each for each in given if each is not None), *scalars])
     return plan, outputs
 
@@ -85,7 +85,7 @@ def assert_is_the_norm(kind: str, tensors: dict[str, torch.Tensor], outputs: dic
 @kinds
 @pytest.mark.parametrize(
     ("cols", "dtype"),
-    [(128, BF16), (640, BF16), (1408, F16), (3072, BF16), (5888, F16), (8192, BF16), (12_000, BF16), (3000, F32)],
+    [(128, BF16), (640, BF16), (5888, F16), (8192, BF16), (12_000, BF16), (3000, F32)],
 )
 def test_every_kernel_of_a_width_gives_a_row_the_same_bits(compiled, kind, cols, dtype):
     tensors = drawn(kind, cols, dtype)
@@ -97,15 +97,14 @@ def test_every_kernel_of_a_width_gives_a_row_the_same_bits(compiled, kind, cols,
 
 
 @kinds
-@pytest.mark.parametrize("chains", [2, 4])
 @pytest.mark.parametrize(
-    ("cols", "dtype", "tile"),
+    ("chains", "cols", "dtype", "tile"),
     [
-        (960, BF16, Tile(1920, 1, 1, block=256)),
-        (1024, BF16, Tile(2048, 8, 4, block=256)),
-        (5888, F16, Tile(11_776, 1, 4, block=512)),
-        (14_400, BF16, Tile(28_800, 1, 8, block=2048, narrows=False)),
-        (3000, F32, Tile(6000, 1, 4, block=512)),
+        (4, 960, BF16, Tile(1920, 1, 1, block=256)),
+        (2, 640, BF16, Tile(1280, 8, 4, block=256)),
+        (2, 5888, F16, Tile(11_776, 1, 4, block=512)),
+        (4, 5888, F16, Tile(11_776, 1, 4, block=512)),
+        (4, 14_400, BF16, Tile(28_800, 1, 8, block=2048, narrows=False)),
     ],
 )
 def test_few_rows_have_a_warp_for_each_chain_and_the_bits_of_many(compiled, kind, chains, cols, dtype, tile):
@@ -130,6 +129,12 @@ def test_bits_tell_sums_of_another_order_apart(compiled):
                 outputs = run(compiled, "layer_norm", drawn("layer_norm", cols, F32), 2)[1]
             found[-1].append(bits({name: outputs[name] for name in ("mean", "rstd")}))
     assert found[0] != found[1] and found[1] != found[2] and found[2] != found[0]
+
+
+@kinds
+def test_a_barrier_that_is_missing_shows(compiled, kind):
+    with pytest.raises(AssertionError, match="while another warp has"):
+        run(compiled, kind, drawn(kind, 4096, BF16), 200, without="bar.sync")
 
 
 @pytest.mark.parametrize(
