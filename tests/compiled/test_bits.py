@@ -85,7 +85,7 @@ def assert_is_the_norm(kind: str, tensors: dict[str, torch.Tensor], outputs: dic
 @kinds
 @pytest.mark.parametrize(
     ("cols", "dtype"),
-    [(128, BF16), (640, BF16), (5888, F16), (8192, BF16), (12_000, BF16), (3000, F32)],
+    [(640, BF16), (5888, F16), (8192, BF16), (3000, F32)],
 )
 def test_every_kernel_of_a_width_gives_a_row_the_same_bits(compiled, kind, cols, dtype):
     tensors = drawn(kind, cols, dtype)
@@ -103,14 +103,13 @@ def test_every_kernel_of_a_width_gives_a_row_the_same_bits(compiled, kind, cols,
         (4, 960, BF16, Tile(1920, 1, 1, block=256)),
         (2, 640, BF16, Tile(1280, 8, 4, block=256)),
         (2, 5888, F16, Tile(11_776, 1, 4, block=512)),
-        (4, 5888, F16, Tile(11_776, 1, 4, block=512)),
         (4, 14_400, BF16, Tile(28_800, 1, 8, block=2048, narrows=False)),
     ],
 )
 def test_few_rows_have_a_warp_for_each_chain_and_the_bits_of_many(compiled, kind, chains, cols, dtype, tile):
     tensors = drawn(kind, cols, dtype)
     with in_force.force("forward", Choice("tile", replace(tile, chains=chains))):
-        plans, found = zip(*(run(compiled, kind, tensors, rows) for rows in COUNTS), strict=True)
+        plans, found = zip(*(run(compiled, kind, tensors, rows) for rows in COUNTS[::2]), strict=True)
     few, many = plans[0], plans[-1]
     assert few.chains == 1 and many.chains == chains
     assert few.warps * few.slices == chains * (many.warps if many.rows == 1 else 1)
@@ -124,17 +123,16 @@ def test_bits_tell_sums_of_another_order_apart(compiled):
     found = []
     for chains in (1, 2, 4):
         found.append([])
-        for cols in (2600, 3000, 3400):
+        for cols in (2600, 3000):
             with in_force.force("forward", Choice("tile", Tile(2 * cols, 1, 4, block=512, chains=chains))):
                 outputs = run(compiled, "layer_norm", drawn("layer_norm", cols, F32), 2)[1]
             found[-1].append(bits({name: outputs[name] for name in ("mean", "rstd")}))
     assert found[0] != found[1] and found[1] != found[2] and found[2] != found[0]
 
 
-@kinds
-def test_a_barrier_that_is_missing_shows(compiled, kind):
+def test_a_barrier_that_is_missing_shows(compiled):
     with pytest.raises(AssertionError, match="while another warp has"):
-        run(compiled, kind, drawn(kind, 4096, BF16), 200, without="bar.sync")
+        run(compiled, "layer_norm", drawn("layer_norm", 8192, BF16), 200, without="bar.sync")
 
 
 @pytest.mark.parametrize(
@@ -185,12 +183,12 @@ def test_gradients_of_the_machine_code_are_those_of_the_definition(compiled, kin
     behind = [name for name in step.kernel.function.arg_names[len(step.dtypes) :] if not name.isupper()]
     scalars = [there if name == "rows" else value for name, value in zip(behind, step.scalars, strict=True)]
     present = [given[name] for name, each in zip(step.names, step.dtypes, strict=True) if each is not None]
-    programs = step.plan.programs - (rows - there if plan.schedule == "few" else 0)
+    programs = step.plan.programs - (rows - there) if plan.schedule == "few" else there  # those that have a row
     Machine(compiled[0].asm["ptx"], plan.warps).run(programs, [*present, *scalars])
     terms = 64.0  # is more than the sum of any of them
     assert_close("dx", given["dx"], leaves["x"].grad.to(dtype), terms)
     partial = {"weight": "dweights", "bias": "dbiases"}
     for name, exact in (("weight", leaves["weight"].grad), ("bias", zeros.grad)):
         if exact is not None:
-            got = given[partial[name]].sum(0) if partial_rows else given[f"d{name}"]
+            got = given[partial[name]][:programs].sum(0) if partial_rows else given[f"d{name}"]
             assert_close(name, got, exact.to(got.dtype), terms)
