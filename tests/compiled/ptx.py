@@ -123,7 +123,7 @@ class Machine:
                 except AssertionError:
                     raise
                 except Exception as error:
-                    raise NotImplementedError(f"{name} {', '.join(operands)}") from error
+                    raise ValueError(f"this machine does not know how to do {name} {', '.join(operands)}") from error
 
     def _use(self, at: np.ndarray, on: np.ndarray, use: str) -> None:
         """Bytes of shared memory, some for each thread that is on."""

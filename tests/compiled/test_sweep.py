@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -105,3 +106,13 @@ def test_cases_are_those_in_which_a_run_has_a_peer_ahead():
     found = [case.id for case in script.behind(run)]
     assert found[0] == "rms_norm-forward-4469x512-float32"
     assert "layer_norm-forward-2978x312-float32" in found and "rms_norm-forward-775x14208-float32" not in found
+
+
+@pytest.mark.parametrize("case", ["rms_norm-forward-16x5888-float16", "layer_norm-backward-600x4096-bfloat16"])
+def test_what_is_planned_may_be_tried_with_other_fields(case):
+    script = the_script()
+    planned, other = (script.choice_of(f"planned warps={warps}", script.case_of(case)) for warps in (2, 16))
+    assert (planned.tile.warps, other.tile.warps) == (2, 16)
+    assert script.chosen(script.case_of(case)) in (
+        replace(choice, tile=replace(choice.tile, warps=warps)) for choice in (planned, other) for warps in (1, 2, 4, 8)
+    )
