@@ -85,7 +85,10 @@ def held_by_a_thread(plan, vector):
     return threads, plan.block // threads
 
 
-def order_of_sums(plan):
+def order_of_sums(plan, vector):
+    """All that a row's bits follow from. What a warp has of many rows in chains, as many warps have of few."""
     walked = plan.as_walked or plan.schedule == "stream"
     held = AS_OTHERS.get(plan.schedule, plan.schedule)
-    return ("walked", 0) if walked else (held, plan.blocks)
+    threads, elements = held_by_a_thread(plan, vector)
+    schedule, blocks = ("walked", 0) if walked else (held, plan.blocks // plan.chains)
+    return schedule, blocks, plan.chains * plan.block, plan.slices, plan.chains * threads, elements

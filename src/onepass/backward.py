@@ -261,8 +261,9 @@ class Backward:
         """Launches, each with the tensors it takes (None: all); what partials and a mailbox are made from, if any."""
         align = self.align(aligned)
         # Another row count may get other kernels. They are compiled now, so that no later call waits for them.
-        least = backward_plans.least_by_thread(self.problem, device_of(self.place.device), align)
-        counts = row_counts.row_counts_apart(0, least)
+        device = device_of(self.place.device)
+        least = backward_plans.least_by_thread(self.problem, device, align)
+        counts = row_counts.row_counts_apart(0, least, backward_plans.most_limited(device) + 1)
         twins = [self.steps(self.plan(aligned, rows, in_turns), align)[0] for rows in counts]
         steps, partial_rows, words = self.steps(self.plan(aligned, None, in_turns), align)
         make_kernels([step for each in (*twins, steps) for step in each], self.place.device)
@@ -407,6 +408,10 @@ class Backward:
         return steps, partial_rows if wants_affine else 0, mailbox
 
     def _lies_over(self, plan: Plan, align: int) -> tuple[int, int]:
+        # A single sum is no sooner there so, unless a thread has much to hold: 19.6 us against 18.5 at 2,048 x 4,096,
+        # but 4.9 against 5.6 at 128 x 8,192.
+        if not self.norm.centred and (plan.rows > 1 or plan.blocks < 3):
+            return 1, 1
         rows = [self._dtype(name) for name in ("dy", "dsum", "h", "weight", "dx", "dresidual")]
         return plans.lies_over(plan, align, *rows)
 

@@ -6,6 +6,7 @@ with nothing left to do but allocate the outputs and launch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +24,7 @@ from onepass.kernels import (
     threads_forward,
     tile_forward,
 )
-from onepass.plan import affine, chains, forward_plans, in_force, plans, row_counts
+from onepass.plan import affine, forward_plans, in_force, plans, row_counts
 from onepass.plan.device import device_of
 from onepass.plan.launch import Call, Launch, whole_call
 from onepass.plan.layout import Layout, contiguous_strides, layout_of
@@ -139,7 +140,7 @@ class Forward:
         least = (
             forward_plans.least_by_thread(self.problem, properties, align),
             forward_plans.least_in_slices(self.problem, properties, self.norm.centred, align),
-            chains.most_spread(properties) + 1,
+            forward_plans.least_in_chains(self.problem, properties, self.norm.centred, align),
         )
         counts = row_counts.row_counts_apart(affine.most_prompt_rows(self.problem, properties), *least)
         problems = [replace(self.problem, rows=rows) for rows in counts]
@@ -215,22 +216,13 @@ class Forward:
             constants |= {"BLOCKS": plan.blocks, "AS_WALKED": plan.as_walked, "SLICES": plan.slices}
             constants |= {"EVEN": plan.is_even(problem.cols), "UNIT": plan.unit, "AHEAD": plan.ahead}
             constants |= {"AFFINE_FIRST": plan.affine_first, "AT_ONCE": plan.at_once}
-            warps, side = plans.lies_over(plan, align, *row_dtypes)
-            # In one vector of each thread: of more, bits would be others than where a row lies as it will. The widest
-            # sums with a residual would spill.
-            spills = problem.residual is not None and warps == 32
-            in_one = plan.rows == 1 and plan.block == 32 * warps * side and not problem.quantized and not spills
-            constants |= {"CHAINS": plan.chains, "WARPS": warps if in_one else 1}
+            constants |= {"CHAINS": plan.chains, "WARPS": self._lies_over(plan, align, row_dtypes)[0]}
             constants |= {"PROMPT": plan.prompt, "DENSE": plan.prompt and self.layout.is_dense(problem.cols)}
         elif plan.schedule == "split":
             kernel = split_forward
             dtypes, names = (*dtypes, word_dtype(norm)), (*names, "mailbox")
             peers = max(32 * plan.warps, power_of_two(plan.slices))
-            # Few odd rows have the bits of many, which add up otherwise (odd_split.py). Sums with a residual of 16 bits
-            # would take so many registers more that an SM had a program less.
-            added = problem.residual is not None and problem.x.itemsize == 2
-            known = not (problem.quantized or added) and align * problem.x.itemsize > 2 and peers == 32 * plan.warps
-            warps, side = plans.lies_over(plan, align, *row_dtypes) if known else (1, 1)
+            warps, side = self._lies_over(plan, align, row_dtypes) if peers == 32 * plan.warps else (1, 1)
             constants |= {"PEERS": peers, "BLOCKS": plan.blocks, "WARPS": warps, "SIDE": side}
             constants |= {"EVEN": problem.cols % (plan.block * plan.blocks) == 0, "AFFINE_FIRST": plan.affine_first}
             constants |= {"PACKED": plans.is_packed(plan, align, backward=False)}
@@ -239,6 +231,20 @@ class Forward:
             return self._through_shared_memory(plan, align, dtypes[: len(FORWARD_TENSORS)], constants)
         scalars = self._scalars(plan, align, quantizing)
         return Step(kernel, names, dtypes, constants | quantizing.constants, scalars, plan)
+
+    def _lies_over(self, plan: Plan, align: int, dtypes: Sequence[torch.dtype | None]) -> tuple[int, int]:
+        """As `plans.lies_over`, where sums may go by warps."""
+        problem, added = self.problem, self.problem.residual is not None
+        warps, side = plans.lies_over(plan, align, *dtypes)
+        if plan.schedule == "split":
+            # Few odd rows have the bits of many, which add up otherwise (odd_split.py). Sums with a residual of 16 bits
+            # would take so many registers more that an SM had a program less.
+            by_warps = align * problem.x.itemsize > 2 and not (added and problem.x.itemsize == 2)
+        else:
+            # In one vector of each thread: of more, bits would be others than where a row lies as it will. The widest
+            # sums with a residual would spill.
+            by_warps = plan.rows == 1 and plan.block == 32 * warps * side and not (added and warps == 32)
+        return (warps, side) if by_warps and not problem.quantized else (1, 1)
 
     def _through_shared_memory(
         self, plan: Plan, align: int, dtypes: tuple[torch.dtype | None, ...], constants: dict[str, Any]

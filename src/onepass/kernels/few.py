@@ -24,7 +24,6 @@ from onepass.kernels.parts import (
     with_affine,
     with_rows,
 )
-from onepass.kernels.sums import column_sums
 
 
 @triton.jit
@@ -101,13 +100,9 @@ def gradients_of_columns(
             dy_row, dy_lane, h_row, h_lane, stat_row, stat_lane,
             p_dweight is not None, p_dbias is not None, CENTRED, X_HAT, NARROW, ALIGN,
         )  # fmt: skip
-    if p_dweight is not None and p_dbias is not None:
-        weight_sum, bias_sum = column_sums(dweight, dbias)
-        store(p_dweight, o_col, weight_sum, m_col, True)
-        store(p_dbias, o_col, bias_sum, m_col, True)
-    elif p_dweight is not None:
+    if p_dweight is not None:
         store(p_dweight, o_col, tl.sum(dweight, axis=0, keep_dims=True), m_col, True)
-    elif p_dbias is not None:
+    if p_dbias is not None:
         store(p_dbias, o_col, tl.sum(dbias, axis=0, keep_dims=True), m_col, True)
 
 

@@ -2,7 +2,7 @@
 
 Sums are of blocks of two dimensions, rows and columns, and of numbers in fp32. The switches:
 
-    WARPS     that a row, or two, lie over; 1: of these, or as the compiler will
+    WARPS     that a row lies over; 1: this many, or as the compiler will
     SIDE      columns that a thread has side by side
     CHAINS    in which a row's blocks are summed in turn
 """
@@ -66,22 +66,16 @@ def of_two_rows(upper, lower):
 
 @triton.jit
 def row_sum_by_warps(value, WARPS: tl.constexpr, SIDE: tl.constexpr):
-    """As `row_sum`, of one row or two that lie over WARPS as `over_warps` says; with the same bits where a thread has
-    just SIDE columns of the block.
+    """As `row_sum`, of a row that lies over WARPS as `over_warps` says; with the same bits where a thread has just SIDE
+    columns of the block.
 
-    By way of numbers: every warp adds up those of all then, behind one barrier. For a block of sums one warp does, and
+    By way of a number: every warp adds up those of all then, behind one barrier. For a block of sums one warp does, and
     the others wait for it at a second barrier.
     """
     if WARPS == 1:
         return row_sum(value)
     else:
-        sums = over_warps(value, WARPS, SIDE)
-        if value.shape[0] == 1:
-            return tl.full((1, 1), tl.sum(sums), tl.float32)
-        else:
-            upper, lower = tl.split(tl.trans(sums))
-            upper, lower = of_all_warps(joined(upper, lower))
-            return of_two_rows(upper, lower)
+        return tl.full((1, 1), tl.sum(over_warps(value, WARPS, SIDE)), tl.float32)
 
 
 @triton.jit
@@ -95,7 +89,7 @@ def sum_by_warps(value, WARPS: tl.constexpr):
 
 @triton.jit
 def row_sums_by_warps(first, second, WARPS: tl.constexpr, SIDE: tl.constexpr):
-    """The same of two values, for which warps meet at one barrier, too, of each row."""
+    """The same of two values, of one row or two, for each of which warps meet at one barrier, too."""
     if WARPS == 1:
         return row_sum(first), row_sum(second)
     else:

@@ -148,7 +148,16 @@ def _few(problem: Problem, device: Device, centred: bool, align: int) -> Plan | 
         row = fitting((t.few_odd_row,), columns)
         return None if row is None else tiles_of(problem, row, "few")
     row = fitting((t.few_row, t.few_wide_row), columns)
-    return None if row is None else tiles_of(problem, snug(row, problem.cols, align), "few")
+    if row is None:
+        return None
+    plan, (elements, registers) = tiles_of(problem, snug(row, problem.cols, align), "few"), t.few_registers
+    limited = centred and plan.elements == elements and problem.h.itemsize == 2 and rows <= most_limited(device)
+    return replace(plan, registers=registers) if limited else plan
+
+
+def most_limited(device: Device) -> int:
+    """The most rows whose programs may have a limit of registers, by which they and those for dW run at once."""
+    return device.sms * in_force.thresholds().few_limited_per_sm
 
 
 def _few_split(problem: Problem, device: Device, align: int) -> Plan | None:

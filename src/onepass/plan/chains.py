@@ -20,7 +20,7 @@ MOST_WARPS = 32
 
 
 def chains_of(problem: Problem, tile: Tile, align: int) -> int:
-    """In how many chains a row is summed, by its width alone: no more than it has blocks, or a program could have."""
+    """In how many chains a row is summed, by its width alone: no more than its blocks fill evenly."""
     block, vector = block_of(tile, problem), vector_of(problem, align)
     side_by_side = min(vector, max(1, tile.rows * block // (32 * tile.warps)))
     warps = max(1, block // (32 * side_by_side))
@@ -30,8 +30,8 @@ def chains_of(problem: Problem, tile: Tile, align: int) -> int:
     alike = len({dtype.itemsize for dtype in dtypes if dtype is not None}) == 1
     if problem.quantized or piece_of(problem.x, align) < 16 or not whole or not alike:
         return 1
-    chains = in_force.thresholds().chains if tile.chains is None else tile.chains
-    while chains > min(cdiv(problem.cols, block), MOST_WARPS // warps):
+    blocks, chains = cdiv(problem.cols, block), tile.chains
+    while blocks % chains or chains > MOST_WARPS // warps:
         chains //= 2
     return chains
 
@@ -40,13 +40,13 @@ def spread(problem: Problem, device: Device, plan: Plan, chains: int) -> Plan:
     """The plan with a row's chains in a warp, or in a warp each where rows are few."""
     if plan.at_once is not None or chains == 1:
         return plan
-    few = problem.rows * problem.lanes <= most_spread(device)
-    if not few or plan.rows > 1:
+    if plan.rows > 1 or problem.rows * problem.lanes > most_spread(device, plan.warps * chains):
         return replace(plan, chains=chains)
     block = plan.block * chains
     return replace(plan, block=block, blocks=cdiv(problem.cols, block), warps=plan.warps * chains)
 
 
-def most_spread(device: Device) -> int:
-    """The most rows that have a warp for each chain."""
-    return device.sms * in_force.thresholds().spread_per_sm
+def most_spread(device: Device, warps: int) -> int:
+    """The most rows that have a warp for each chain, by the warps that each has then."""
+    t = in_force.thresholds()
+    return t.shared_rows if warps >= t.shared_warps else device.sms * (t.spread_warps // warps)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from onepass.plan import in_force
 from onepass.plan.affine import affine_first, affine_late, prompt
-from onepass.plan.chains import chains_of, spread
+from onepass.plan.chains import chains_of, most_spread, spread
 from onepass.plan.device import Device
 from onepass.plan.plans import (
     CLUSTER,
@@ -229,6 +229,16 @@ def least_in_slices(problem: Problem, device: Device, centred: bool, align: int)
 
 def _least_in_slices(device: Device, slices: int) -> int:
     return device.sms * in_force.thresholds().odd_shared_few // slices + 1
+
+
+def least_in_chains(problem: Problem, device: Device, centred: bool, align: int) -> int:
+    """The fewest rows whose chains share a warp."""
+    choice = _chosen(problem, device, centred, align)
+    chains = chains_of(problem, choice.tile, align) if choice.schedule == "tile" else 1
+    if chains == 1:
+        return 1
+    alone = _batch_invariant(replace(problem, rows=1), choice.tile, centred, align)
+    return most_spread(device, alone.warps * chains) + 1
 
 
 def _held(problem: Problem) -> int:

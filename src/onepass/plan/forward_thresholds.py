@@ -38,10 +38,11 @@ class ForwardThresholds:
     short_rows: int = 2000
     short_fp32_rows: int = 1300
 
-    #: Blocks of rows that begin on 16 bytes are summed in so many chains at the most, and up to so many rows for each
-    #: SM have a warp for each (chains.py).
-    chains: int = 1
-    spread_per_sm: int = 1
+    #: Rows that are summed in chains (chains.py) have a warp for each as long as an SM has no more than so many:
+    #: LayerNorm of 800 x 1,536 3.1 us against 3.3, of 528 x 3,072 3.7 against 3.8, but of 1,000 5.4 against 5.1, with a
+    #: residual 264 x 4,096 3.9 against 4.0, and 400 4.8 against 4.7. From `shared_warps` on where clusters take them:
+    #: RMSNorm of 1 x 12,288 2.0 against 2.2, but of 40 x 16,384 3.1 against 3.0.
+    spread_warps: int = 16
 
     #: RMSNorm forward: a program for each tile, which the GPU hands out better than they walk. Blocks are as narrow as
     #: keeps every thread loading 16 bytes, so that little of the last one is beyond the row.
@@ -53,11 +54,12 @@ class ForwardThresholds:
         Tile(504, 8, 4, block=256),
         Tile(512, 4, 4, block=128),
         Tile(1024, 8, 4, block=256),
-        Tile(1536, 2, 2, block=256),
+        Tile(1536, 2, 2, block=256, chains=2),
         Tile(3072, 1, 4, block=1024),
         Tile(4096, 1, 8, block=2048),
         Tile(5120, 1, 4, block=1024),
-        Tile(16384, 1, 8, block=2048),
+        Tile(10240, 1, 8, block=2048),
+        Tile(16384, 1, 8, block=2048, chains=2),
     )
     #: Of nothing but x, of 16 bits, from so many columns on with fewer warps, so that more rows are on an SM at once:
     #: 5.0 us against 5.5 at 2,093 x 1,600, 8.2 against 8.6 at 4,096 rows, 50.2 against 52.4 at 32,768; 5.2 against 5.6
@@ -116,7 +118,11 @@ class ForwardThresholds:
     #: 9.3 at 4,000 x 896, 18.2 against 19.0 at 8,738 x 960; few are level, but 5.0 against 4.7 at 1,600 x 1,024. And
     #: narrower blocks: 8.9 against 9.7 at 1,000 x 4,096, 17.7 against 18.1 at 2,048 rows, 18.7 against 19.9 at 2,048 x
     #: 4,352; level at 128 rows and for many, but 6.2 against 6.0 at 500 x 4,352.
-    summed_between: Between = ((1537, Tile(2048, 1, 1, block=256)), (7681, Tile(9216, 1, 4, block=512)))
+    summed_between: Between = (
+        (1537, Tile(2048, 1, 1, block=256, chains=2)),
+        (7681, Tile(9216, 1, 4, block=512, chains=2)),
+        (10241, Tile(16384, 1, 8, block=2048)),
+    )
     #: With a weight that is wider than x, fewer warps to read it: 63.8 us against 68.6 at 16,384 x 4,096, 9.3 against
     #: 10.2 at 2,000 rows. It is level at 2,048 and at 8,192 columns.
     wider_weight_between: Between = ((3073, Tile(4096, 1, 4, block=1024)),)
@@ -199,12 +205,13 @@ class ForwardThresholds:
         Tile(384, 8, 4, block=128),
         Tile(504, 16, 8, block=128),
         Tile(768, 2, 1, block=256),
-        Tile(1024, 1, 1, block=256),
-        Tile(2048, 1, 1, block=256),
-        Tile(3072, 1, 2, block=512),
+        Tile(1024, 1, 1, block=256, chains=2),
+        Tile(2048, 1, 1, block=256, chains=2),
+        Tile(3072, 1, 2, block=512, chains=2),
         Tile(8192, 1, 4, block=1024),
         Tile(9216, 1, 8, block=2048, late=16),
-        Tile(16384, 1, 8, block=2048, late=2, narrows=False),
+        Tile(14336, 1, 8, block=2048, late=2, narrows=False),
+        Tile(16384, 1, 8, block=2048, late=2, narrows=False, chains=2),
     )
     #: In fp32, by twice the columns, in blocks half as wide: 5.0 us against 5.7 at 6,226 x 264, 5.2 against 6.0 at 320
     #: columns, 32.2 against 33.7 at 61,553 x 264, level at 6,226 x 384. With half the warps: 5.9 us against 7.5 at 200

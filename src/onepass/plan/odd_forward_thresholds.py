@@ -36,9 +36,28 @@ class OddForwardThresholds:
     odd_summed_between: Between = ((321, Tile(512, 1, 1, block=64)),)
     #: Of fp32 that begins anywhere, an element a thread, RMSNorm's alone and with a residual: 4.0 us against 4.4 at
     #: 2,000 x 515, 7.9 against 8.4 at 2,000 x 1,537, level for many; with a residual 8.4 against 10.3 at 2,000 x 771,
-    #: 26.4 against 29.7 at 4,093 x 1,537, 2.4 against 3.2 at 300 x 515; but 20.8 against 19.5 at 2,000 x 2,051.
-    odd_fp32_between: Between = ((513, Tile(640, 1, 2, block=64)), (641, Tile(1792, 1, 4, block=128)))
-    odd_summed_fp32_between: Between = ((513, Tile(1088, 1, 2, block=64)), (1089, Tile(1792, 1, 4, block=128)))
+    #: 26.4 against 29.7 at 4,093 x 1,537, 2.4 against 3.2 at 300 x 515; but 20.8 against 19.5 at 2,000 x 2,051. Wider
+    #: ones in blocks that reach less far beyond the row, two elements a thread, or four: RMSNorm 17.4 against 18.5 at
+    #: 4,000 x 2,049, 14.1 against 15.0 at 1,000 x 6,143, 85 against 110 at 4,000 x 10,501, but 10.7 against 10.3 at 459
+    #: x 8,191; with a residual 2.7 against 3.2 at 132 x 1,801, 3.2 against 3.7 at 132 x 2,303, 11.3 against 12.9 at 459
+    #: x 4,291, 69 against 72 at 4,000, 148 against 180 at 4,000 x 8,501; but 21.1 against 20.3 at 1,000 x 3,999, and 142
+    #: against 123 at 4,000 x 7,501.
+    odd_fp32_between: Between = (
+        (513, Tile(640, 1, 2, block=64)),
+        (641, Tile(1792, 1, 4, block=128)),
+        (2049, Tile(2304, 1, 4, block=256)),
+        (2561, Tile(7680, 1, 8, block=512)),
+        (10241, Tile(12288, 1, 16, block=1024)),
+    )
+    odd_summed_fp32_between: Between = (
+        (513, Tile(1088, 1, 2, block=64)),
+        (1089, Tile(1792, 1, 4, block=128)),
+        (1793, Tile(2048, 1, 8, block=512)),
+        (2049, Tile(2560, 1, 4, block=512)),
+        (2561, Tile(3584, 1, 8, block=512)),
+        (4097, Tile(7168, 1, 8, block=512)),
+        (8193, Tile(12288, 1, 16, block=1024)),
+    )
     odd_centred_forward_tiles: tuple[Tile, ...] = (
         Tile(40, 32, 4, block=16),
         Tile(96, 8, 2, block=16),

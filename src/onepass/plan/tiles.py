@@ -19,7 +19,7 @@ class Tile:
     ahead: int = 1  # and then for so many blocks before they are needed
     registers: int | None = None  # and then a thread's limit, where more programs are worth it
     narrows: bool = True  # to a narrower block, where less of the last one is beyond the row then (plans.snug)
-    chains: int | None = None  # in which a forward sums a row's blocks (chains.py); None: as the thresholds have it
+    chains: int = 1  # in which a forward sums a row's blocks, at the most (chains.py)
 
 
 #: Tiles that serve from so many columns on, up to as many as they say.
