@@ -40,8 +40,8 @@ class OddForwardThresholds:
     #: ones in blocks that reach less far beyond the row, two elements a thread, or four: RMSNorm 17.4 against 18.5 at
     #: 4,000 x 2,049, 14.1 against 15.0 at 1,000 x 6,143, 85 against 110 at 4,000 x 10,501, but 10.7 against 10.3 at 459
     #: x 8,191; with a residual 2.7 against 3.2 at 132 x 1,801, 3.2 against 3.7 at 132 x 2,303, 11.3 against 12.9 at 459
-    #: x 4,291, 69 against 72 at 4,000, 148 against 180 at 4,000 x 8,501; but 21.1 against 20.3 at 1,000 x 3,999, and 142
-    #: against 123 at 4,000 x 7,501.
+    #: x 4,291, 69 against 72 at 4,000, 148 against 180 at 4,000 x 8,501; but 21.1 against 20.3 at 1,000 x 3,999, and
+    #: 142 against 123 at 4,000 x 7,501.
     odd_fp32_between: Between = (
         (513, Tile(640, 1, 2, block=64)),
         (641, Tile(1792, 1, 4, block=128)),
