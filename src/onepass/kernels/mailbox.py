@@ -23,6 +23,19 @@ look:
     }"""
 WAIT_32 = tl.constexpr(_WAIT.replace("TYPE", "b32").replace("MISSING", "0"))
 WAIT_64 = tl.constexpr(_WAIT.replace("TYPE", "b64").replace("MISSING", "0"))
+#: The same in two parts, with other work in between: a first look, whose answer takes its time, and a wait that begins
+#: with what it saw.
+_FIRST = "ld.relaxed.gpu.global.TYPE $0, [$1];"
+FIRST_32, FIRST_64 = tl.constexpr(_FIRST.replace("TYPE", "b32")), tl.constexpr(_FIRST.replace("TYPE", "b64"))
+_SECOND = """{
+    .reg .pred missing;
+    mov.TYPE $0, $2;
+look:
+    setp.eq.TYPE missing, $0, 0;
+    @missing ld.relaxed.gpu.global.TYPE $0, [$1];
+    @missing bra look;
+    }"""
+SECOND_32, SECOND_64 = tl.constexpr(_SECOND.replace("TYPE", "b32")), tl.constexpr(_SECOND.replace("TYPE", "b64"))
 #: So many looks more than the first, and then it is zero still.
 _LOOK = """{
     .reg .pred there, over;
@@ -65,21 +78,6 @@ def publish_pair(p_word, low, high, wanted):
 
 
 @triton.jit
-def collect(p_words, slices, PEERS: tl.constexpr):
-    """The peers' sums of one row, in slice order, once all are there; zero behind the last one."""
-    peer = tl.arange(0, PEERS)
-    words = wait_for(p_words + tl.minimum(peer, slices - 1))
-    return tl.where(peer < slices, words.to(tl.float32, bitcast=True), 0.0)
-
-
-@triton.jit
-def collect_pair(p_words, slices, PEERS: tl.constexpr):
-    """The same for words that hold two sums."""
-    peer = tl.arange(0, PEERS)
-    return pair_of(tl.where(peer < slices, wait_for(p_words + tl.minimum(peer, slices - 1)), 0))
-
-
-@triton.jit
 def pair_of(words):
     return words.to(tl.int32).to(tl.float32, bitcast=True), (words >> 32).to(tl.int32).to(tl.float32, bitcast=True)
 
@@ -117,6 +115,28 @@ def wait_for(p_words):
         return tl.inline_asm_elementwise(WAIT_64, "=l,l", [p_words], dtype=tl.int64, is_pure=False, pack=1)
     else:
         return tl.inline_asm_elementwise(WAIT_32, "=r,l", [p_words], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def first_look(p_words):
+    """The words as they are by now, for `wait_since`."""
+    if INTERPRETED:
+        return tl.load(p_words, volatile=True)
+    elif p_words.dtype.element_ty == tl.int64:
+        return tl.inline_asm_elementwise(FIRST_64, "=l,l", [p_words], dtype=tl.int64, is_pure=False, pack=1)
+    else:
+        return tl.inline_asm_elementwise(FIRST_32, "=r,l", [p_words], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def wait_since(seen, p_words):
+    """The words, of which some were there at the first look."""
+    if INTERPRETED:
+        return wait_for(p_words)
+    elif p_words.dtype.element_ty == tl.int64:
+        return tl.inline_asm_elementwise(SECOND_64, "=&l,l,l", [p_words, seen], dtype=tl.int64, is_pure=False, pack=1)
+    else:
+        return tl.inline_asm_elementwise(SECOND_32, "=&r,l,r", [p_words, seen], dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from onepass.kernels.parts import input_gradient, load, normalized, store, store_row, weighted
-from onepass.kernels.split import collect_means, publish_gradients
+from onepass.kernels.split import collect_means, publish_gradients, seen_early, words_of
 from onepass.kernels.turns import between, load_places
 
 
@@ -40,7 +40,7 @@ def load_gradients(
 
 @triton.jit
 def with_row(
-    dweight, dbias, dy, x_hat, rstd, weight, offset, p_words, slices, count, p_dsum, p_dx, o_row, o_dx, o_place,
+    dweight, dbias, dy, x_hat, rstd, weight, offset, p_words, seen, slices, count, p_dsum, p_dx, o_row, o_dx, o_place,
     before, end,
     CENTRED: tl.constexpr, SHIFTED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr, WEIGHTED: tl.constexpr,
     WEIGHT: tl.constexpr, BIAS: tl.constexpr, PEERS: tl.constexpr, EDGE: tl.constexpr, ALIGN: tl.constexpr,
@@ -51,7 +51,7 @@ def with_row(
         dweight += dy * normalized(x_hat, 1.0, X_HAT, NARROW)
     if BIAS:
         dbias += dy
-    mean_dot, mean_dy = collect_means(p_words, slices, count, CENTRED, PEERS)
+    mean_dot, mean_dy = collect_means(p_words, seen, slices, count, CENTRED, PEERS)
     weighted_dy = weighted(dy, weight, offset, WEIGHTED, SHIFTED, NARROW, False)
     dh = input_gradient(weighted_dy, x_hat, rstd, mean_dot, mean_dy, CENTRED)
     if p_dsum is not None:
@@ -98,6 +98,8 @@ def walk_slice(
     for step in tl.range(0, tl.cdiv(whole - first, groups), num_stages=STAGES):
         flat = first + step * groups
         following = flat + groups
+        p_words = words_of(p_mailbox, flat, slices, PEERS)
+        seen = seen_early(p_words, PEERS)
         o_following = (following // TURNS).to(tl.int64) * turn_row * ALIGN + o_turn
         dy_following, x_hat_following, rstd_following = load_gradients(
             p_dy, p_h, p_mean, p_rstd, o_following, o_place, following, following < whole, before, end,
@@ -110,9 +112,8 @@ def walk_slice(
         o_row = (flat // TURNS).to(tl.int64) * turn_row * ALIGN + o_turn
         o_dx = (flat // TURNS).to(tl.int64) * dx_row * ALIGN + o_turn
         dweight, dbias = with_row(
-            dweight, dbias, dy, x_hat, rstd, weight, offset, p_mailbox + flat.to(tl.int64) * slices, slices, count,
-            p_dsum, p_dx, o_row, o_dx, o_place, before, end, CENTRED, SHIFTED, X_HAT, NARROW, WEIGHTED, WEIGHT, BIAS,
-            PEERS, EDGE, ALIGN, False,
+            dweight, dbias, dy, x_hat, rstd, weight, offset, p_words, seen, slices, count, p_dsum, p_dx, o_row, o_dx,
+            o_place, before, end, CENTRED, SHIFTED, X_HAT, NARROW, WEIGHTED, WEIGHT, BIAS, PEERS, EDGE, ALIGN, False,
         )  # fmt: skip
         dy = dy_following
         x_hat = x_hat_following
@@ -127,11 +128,13 @@ def walk_slice(
         dy, x_hat, rstd = load_gradients(
             p_dy, p_h, p_mean, p_rstd, o_row, o_place, flat, flat < rows, before, end, CENTRED, EDGE, ALIGN, True
         )
-        p_words = p_mailbox + flat.to(tl.int64) * slices
-        publish_gradients(dy, x_hat, weight, offset, p_words + own, flat < rows, CENTRED, WEIGHTED, SHIFTED, NARROW)
+        p_word = p_mailbox + flat.to(tl.int64) * slices + own
+        publish_gradients(dy, x_hat, weight, offset, p_word, flat < rows, CENTRED, WEIGHTED, SHIFTED, NARROW)
+        p_words = words_of(p_mailbox, flat, slices, PEERS)
         dweight, dbias = with_row(
-            dweight, dbias, dy, x_hat, rstd, weight, offset, p_words, slices, count, p_dsum, p_dx, o_row, o_dx, o_place,
-            before, end, CENTRED, SHIFTED, X_HAT, NARROW, WEIGHTED, WEIGHT, BIAS, PEERS, EDGE, ALIGN, True,
+            dweight, dbias, dy, x_hat, rstd, weight, offset, p_words, seen_early(p_words, PEERS), slices, count,
+            p_dsum, p_dx, o_row, o_dx, o_place, before, end,
+            CENTRED, SHIFTED, X_HAT, NARROW, WEIGHTED, WEIGHT, BIAS, PEERS, EDGE, ALIGN, True,
         )  # fmt: skip
 
     # One partial row a group of programs.
