@@ -59,7 +59,7 @@ def test_row_bits_do_not_depend_on_other_rows(op: str, dtype: torch.dtype, cols:
         plan = onepass.explain(x[:count], weight, op=op).forward
         assert plan is not None
         assert schedule_of_many(plan) == forward_schedule(op, dtype, cols), str(plan)
-        tiles.add((plan.schedule, plan.rows, plan.warps))
+        tiles.add((plan.schedule, plan.rows, plan.warps * plan.chains))  # few rows may have a warp for each chain
         affine_first.add(plan.affine_first)
         held |= plan.as_walked and plan.slices == 1
         shared |= plan.schedule == "tile" and plan.slices > 1
