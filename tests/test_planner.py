@@ -70,9 +70,15 @@ def test_row_counts_that_were_prepared_for_have_all_kernels(centred, summed, dty
     for cols in WIDTHS:
         one = problem_of(1, cols, dtype, residual=dtype if summed else None)
         prompt = affine.most_prompt_rows(one, device)
-        least = forward_plans.least_in_slices(one, device, centred, min(16, cols & -cols))
-        prepared = kernels(cols, row_counts.row_counts_apart(prompt, least))
-        missing = kernels(cols, {*later, prompt, prompt + 1}) - prepared
+        align = min(16, cols & -cols)
+        least = (
+            forward_plans.least_in_slices(one, device, centred, align),
+            forward_plans.least_in_chains(one, device, centred, align),
+            backward_plans.most_limited(device) + 1,
+        )
+        prepared = kernels(cols, row_counts.row_counts_apart(prompt, *least))
+        around = {max(1, rows + more) for rows in (prompt, *least) for more in (-1, 0, 1)}
+        missing = kernels(cols, later | around) - prepared
         assert not missing, (cols, missing)
 
 
