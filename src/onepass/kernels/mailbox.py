@@ -158,3 +158,40 @@ def look_for(p_words, patience):
         return tl.inline_asm_elementwise(LOOK_64, "=l,l,r", [p_words, looks], dtype=tl.int64, is_pure=False, pack=1)
     else:
         return tl.inline_asm_elementwise(LOOK_32, "=r,l,r", [p_words, looks], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def words_of(p_mailbox, row, slices, PEERS: tl.constexpr):
+    """Where a row's slices publish their sums, in their order; beyond them the place of the last one."""
+    return p_mailbox + row.to(tl.int64) * slices + tl.minimum(tl.arange(0, PEERS), slices - 1)
+
+
+@triton.jit
+def seen_early(p_words, PEERS: tl.constexpr):
+    """The words of a row while this program makes its sum of the next one, for `collect_means`.
+
+    Where a thread has two of them, whose waits would come one behind the other: 467 us against 475 for LayerNorm of
+    4,096 x 65,536. One is asked for in its time: 227 against 230 at 8,192 x 16,384.
+    """
+    if PEERS > 32:
+        return first_look(p_words)
+    else:
+        return 0
+
+
+@triton.jit
+def collect_means(p_words, seen, slices, count, CENTRED: tl.constexpr, PEERS: tl.constexpr):
+    """Of w·dy·x̂, and for LayerNorm of w·dy, over a whole row, once all its slices have published their sums."""
+    if PEERS > 32:
+        words = wait_since(seen, p_words)
+    else:
+        words = wait_for(p_words)
+    words = tl.where(tl.arange(0, PEERS) < slices, words, 0)
+    mean_dy = 0.0
+    if CENTRED:
+        dots, sums = pair_of(words)
+        mean_dot = tl.div_rn(tl.sum(dots, axis=0), count)
+        mean_dy = tl.div_rn(tl.sum(sums, axis=0), count)
+    else:
+        mean_dot = tl.div_rn(tl.sum(words.to(tl.float32, bitcast=True), axis=0), count)
+    return mean_dot, mean_dy

@@ -8,8 +8,9 @@ lie inside every row (not EDGE) have nothing to mask, which is a third of the in
 import triton
 import triton.language as tl
 
+from onepass.kernels.mailbox import collect_means, seen_early, words_of
 from onepass.kernels.parts import input_gradient, load, normalized, store, store_row, weighted
-from onepass.kernels.split import collect_means, publish_gradients, seen_early, words_of
+from onepass.kernels.split import publish_gradients
 from onepass.kernels.turns import between, load_places
 
 
