@@ -74,7 +74,7 @@ def test_row_counts_that_were_prepared_for_have_all_kernels(centred, summed, dty
         least = (
             forward_plans.least_in_slices(one, device, centred, align),
             forward_plans.least_in_chains(one, device, centred, align),
-            backward_plans.most_limited(device) + 1,
+            backward_plans.most_limited(one, device) + 1,
         )
         prepared = kernels(cols, row_counts.row_counts_apart(prompt, *least))
         around = {max(1, rows + more) for rows in (prompt, *least) for more in (-1, 0, 1)}

@@ -263,7 +263,7 @@ class Backward:
         # Another row count may get other kernels. They are compiled now, so that no later call waits for them.
         device = device_of(self.place.device)
         least = backward_plans.least_by_thread(self.problem, device, align)
-        counts = row_counts.row_counts_apart(0, least, backward_plans.most_limited(device) + 1)
+        counts = row_counts.row_counts_apart(0, least, backward_plans.most_limited(self.problem, device) + 1)
         twins = [self.steps(self.plan(aligned, rows, in_turns), align)[0] for rows in counts]
         steps, partial_rows, words = self.steps(self.plan(aligned, None, in_turns), align)
         make_kernels([step for each in (*twins, steps) for step in each], self.place.device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onepass.plan import in_force
+from onepass.plan.column_sums import few_columns_plan
 from onepass.plan.device import Device
 from onepass.plan.plans import (
     CLUSTER,
@@ -13,6 +14,7 @@ from onepass.plan.plans import (
     Plan,
     between,
     cdiv,
+    columns_of_16_bits,
     fitting,
     itemsize,
     kind_of,
@@ -151,13 +153,15 @@ def _few(problem: Problem, device: Device, centred: bool, align: int) -> Plan | 
     if row is None:
         return None
     plan, (elements, registers) = tiles_of(problem, snug(row, problem.cols, align), "few"), t.few_registers
-    limited = centred and plan.elements == elements and problem.h.itemsize == 2 and rows <= most_limited(device)
-    return replace(plan, registers=registers) if limited else plan
+    full = centred and plan.elements == elements and problem.h.itemsize == 2
+    return replace(plan, registers=registers) if full and rows <= most_limited(problem, device) else plan
 
 
-def most_limited(device: Device) -> int:
-    """The most rows whose programs may have a limit of registers, by which they and those for dW run at once."""
-    return device.sms * in_force.thresholds().few_limited_per_sm
+def most_limited(problem: Problem, device: Device) -> int:
+    """The most rows whose programs may have a limit of registers, by which they and those for dW all run at once."""
+    t = in_force.thresholds()
+    at_once = device.sms * (device.registers // (32 * t.few_row.warps * t.few_registers[1]))
+    return max(0, at_once - few_columns_plan(problem, at_once).programs)
 
 
 def _few_split(problem: Problem, device: Device, align: int) -> Plan | None:
@@ -325,11 +329,6 @@ def _odd_backward(problem: Problem, centred: bool, align: int) -> Tile | None:
 def by_constants(problem: Problem, centred: bool) -> bool:
     """Whether the tile kernel is compiled for where dense rows begin, and does not have to work it out."""
     return centred or columns_of_16_bits(problem) <= in_force.thresholds().dense_columns
-
-
-def columns_of_16_bits(problem: Problem) -> int:
-    """Of 16 bits, as the backward's tables count them."""
-    return problem.cols * max(problem.y.itemsize, problem.h.itemsize) // 2
 
 
 def _walk(problem: Problem, device: Device, choice: Choice, column: int) -> Plan:

@@ -334,10 +334,9 @@ class BackwardThresholds:
     few_rows_of_any_width: int = 256
     few_row: Tile = Tile(16384, 1, 8, block=2048)
     #: LayerNorm's of 16 bits, with so many elements a thread, would take a few registers more than these, with which
-    #: four programs are on an SM, and have them up to so many rows for each: 7.0 us against 8.2 at 300 x 4,000, 7.8
-    #: against 8.7 at 400 x 4,096, level up to 200 rows; but 10.8 against 10.1 at 512 x 3,584.
+    #: four programs are on an SM, and have them where those for rows and for dW are no more than that: 7.0 us against
+    #: 8.2 at 300 x 4,000, 7.8 against 8.7 at 400 x 4,096, level up to 200 rows; but 10.8 against 10.1 at 512 x 3,584.
     few_registers: tuple[int, int] = (16, 64)
-    few_limited_per_sm: int = 3
     #: More than `few_wide_rows` that are loaded in pieces of 2 bytes: 10.1 us against 12.1 at 90 x 12,779, 6.1 against
     #: 7.2 at 200 x 4,099, 3.3 against 5.3 at 200 x 301. LayerNorm's fewer are slower so, 3.5 against 3.0 at 20 x 4,099.
     few_odd_row: Tile = Tile(16384, 1, 16, block=1024)

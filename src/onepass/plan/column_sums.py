@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-from onepass.plan.backward_plans import columns_of_16_bits
 from onepass.plan.device import Device
 from onepass.plan.in_force import thresholds
-from onepass.plan.plans import Plan, cdiv, power_of_two
+from onepass.plan.plans import Plan, cdiv, columns_of_16_bits, power_of_two
 from onepass.spec import Problem
 
 #: Numbers of fp32 that a thread loads at once, at the most: 16 bytes.

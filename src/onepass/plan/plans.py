@@ -102,6 +102,11 @@ def itemsize(dtype: torch.dtype | None) -> int:
 
 
 def fitting(tiles: tuple[Tile, ...], cols: int) -> Tile | None:
+def columns_of_16_bits(problem: Problem) -> int:
+    """Of 16 bits, as the backward's tables count them."""
+    return problem.cols * max(problem.y.itemsize, problem.h.itemsize) // 2
+
+
     """The first tile for rows as wide as `cols` columns of 16 bits."""
     return next((tile for tile in tiles if cols <= tile.cols), None)
 
