@@ -86,9 +86,12 @@ def held_by_a_thread(plan, vector):
 
 
 def order_of_sums(plan, vector):
-    """All that a row's bits follow from. What a warp has of many rows in chains, as many warps have of few."""
+    """All that a row's bits follow from. What a warp has of many rows in chains, as many warps have of few.
+
+    Where blocks are an odd number, some of these warps have one more, beyond the row, which adds nothing.
+    """
     walked = plan.as_walked or plan.schedule == "stream"
     held = AS_OTHERS.get(plan.schedule, plan.schedule)
     threads, elements = held_by_a_thread(plan, vector)
-    schedule, blocks = ("walked", 0) if walked else (held, plan.blocks // plan.chains)
+    schedule, blocks = ("walked", 0) if walked else (held, -(-plan.blocks // plan.chains))
     return schedule, blocks, plan.chains * plan.block, plan.slices, plan.chains * threads, elements

@@ -56,7 +56,10 @@ def test_chains_are_for_rows_that_lie_over_warps_in_one_vector_of_each_thread():
     assert chains_of(replace(problem, cols=1024), tile, 8) == 1  # one block
     assert chains_of(replace(problem, cols=2048), tile, 8) == 2
     assert chains_of(replace(problem, cols=3072), tile, 8) == 1  # three blocks, which two chains cannot share evenly
+    assert chains_of(replace(problem, cols=5120), tile, 8) == 1  # five
     assert chains_of(replace(problem, cols=5128), tile, 8) == 2  # six
+    assert chains_of(replace(problem, cols=7000), tile, 8) == 2  # seven, of which one more counts for little
+    assert chains_of(replace(problem, cols=7000, residual=BF16, sum=BF16), tile, 8) == 1
     assert chains_of(problem, replace(tile, warps=8, block=2048), 8) == 4
     assert chains_of(replace(problem, cols=16384), replace(tile, warps=16, block=4096), 8) == 2  # a program's 32 warps
     assert chains_of(replace(problem, quantized="token"), tile, 8) == 1
@@ -65,13 +68,22 @@ def test_chains_are_for_rows_that_lie_over_warps_in_one_vector_of_each_thread():
 @pytest.mark.parametrize(
     ("centred", "residual", "cols", "warps"),
     [(True, False, 2048, 1), (True, False, 3072, 2), (False, False, 1408, 1), (False, True, 960, 1),
-     (False, True, 4096, 4), (False, False, 12_288, 8), (True, False, 16_000, 8)],
+     (False, True, 4096, 4), (False, False, 12_288, 8), (True, False, 16_000, 8),
+     (True, False, 1664, 1), (False, False, 5400, 4), (False, False, 6144, 4), (False, False, 13_000, 8)],
 )  # fmt: skip
 def test_few_rows_have_twice_the_warps(centred, residual, cols, warps):
     of = partial(problem_of, cols=cols, dtype=BF16, residual=BF16 if residual else None)
-    most = most_spread(CLUSTERED, 2 * warps)
+    many = forward_plans.forward_plan(of(100_000), CLUSTERED, centred, 8)
+    most = most_spread(CLUSTERED, 2 * warps, many.blocks % 2 == 0)
     few, more = (forward_plans.forward_plan(of(rows), CLUSTERED, centred, 8) for rows in (most, most + 1))
     assert (few.chains, few.warps * few.slices) == (1, 2 * warps)
     assert (more.chains, more.warps) == (2, warps)
     if warps < 8:  # which has its kernel compiled beforehand
         assert forward_plans.least_in_chains(of(7), CLUSTERED, centred, 8) == most + 1
+
+
+def test_chains_that_are_not_alike_part_sooner():
+    """One warp then has a block more than the other, which few rows do not notice."""
+    assert most_spread(CLUSTERED, 2, even=True) == 8 * 132
+    assert most_spread(CLUSTERED, 2, even=False) == 2 * 132
+    assert most_spread(CLUSTERED, 16, even=False) == most_spread(CLUSTERED, 16, even=True) == 32

@@ -20,7 +20,7 @@ MOST_WARPS = 32
 
 
 def chains_of(problem: Problem, tile: Tile, align: int) -> int:
-    """In how many chains a row is summed, by its width alone: no more than its blocks fill evenly."""
+    """In how many chains a row is summed, by its width alone: no more than its blocks fill evenly, or nearly."""
     block, vector = block_of(tile, problem), vector_of(problem, align)
     side_by_side = min(vector, max(1, tile.rows * block // (32 * tile.warps)))
     warps = max(1, block // (32 * side_by_side))
@@ -31,7 +31,9 @@ def chains_of(problem: Problem, tile: Tile, align: int) -> int:
     if problem.quantized or piece_of(problem.x, align) < 16 or not whole or not alike:
         return 1
     blocks, chains = cdiv(problem.cols, block), tile.chains
-    while blocks % chains or chains > MOST_WARPS // warps:
+    # One block more in a chain than in the other counts for little among many.
+    uneven = problem.residual is None and blocks >= in_force.thresholds().uneven_blocks
+    while (blocks % chains and not (uneven and chains == 2)) or chains > MOST_WARPS // warps:
         chains //= 2
     return chains
 
@@ -40,13 +42,17 @@ def spread(problem: Problem, device: Device, plan: Plan, chains: int) -> Plan:
     """The plan with a row's chains in a warp, or in a warp each where rows are few."""
     if plan.at_once is not None or chains == 1:
         return plan
-    if plan.rows > 1 or problem.rows * problem.lanes > most_spread(device, plan.warps * chains):
+    even = plan.blocks % chains == 0
+    if plan.rows > 1 or problem.rows * problem.lanes > most_spread(device, plan.warps * chains, even):
         return replace(plan, chains=chains)
     block = plan.block * chains
     return replace(plan, block=block, blocks=cdiv(problem.cols, block), warps=plan.warps * chains)
 
 
-def most_spread(device: Device, warps: int) -> int:
-    """The most rows that have a warp for each chain, by the warps that each has then."""
+def most_spread(device: Device, warps: int, even: bool) -> int:
+    """The most rows that have a warp for each chain, by the warps that each has then, and whether chains are alike."""
     t = in_force.thresholds()
-    return t.shared_rows if warps >= t.shared_warps else device.sms * (t.spread_warps // warps)
+    if warps >= t.shared_warps:
+        return t.shared_rows
+    each = t.spread_warps // warps
+    return device.sms * (each if even else min(each, t.uneven_rows))

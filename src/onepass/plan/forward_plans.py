@@ -238,7 +238,8 @@ def least_in_chains(problem: Problem, device: Device, centred: bool, align: int)
     if chains == 1:
         return 1
     alone = _batch_invariant(replace(problem, rows=1), choice.tile, centred, align)
-    return most_spread(device, alone.warps * chains) + 1
+    even = cdiv(problem.cols, block_of(choice.tile, problem)) % chains == 0
+    return most_spread(device, alone.warps * chains, even) + 1
 
 
 def _held(problem: Problem) -> int:

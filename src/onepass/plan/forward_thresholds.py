@@ -43,6 +43,13 @@ class ForwardThresholds:
     #: residual 264 x 4,096 3.9 against 4.0, and 400 4.8 against 4.7. From `shared_warps` on where clusters take them:
     #: RMSNorm of 1 x 12,288 2.0 against 2.2, but of 40 x 16,384 3.1 against 3.0.
     spread_warps: int = 16
+    #: Of nothing but x, so many blocks have two chains though they are an odd number, and up to so many rows for each
+    #: SM a warp for each: LayerNorm of 51 x 1,664 2.05 us against 2.21, of 51 x 1,544 11 % less, RMSNorm of 13,000
+    #: columns 13 % at 1 row and 6 at 16. In a warp two chains are level to 1 % slower, but 2 % at 132 x 13,000 and 1,000
+    #: x 1,664. With a residual of nine blocks few are 3 % slower to 4 faster; of five LayerNorm of many is 3 to 12 %
+    #: slower.
+    uneven_blocks: int = 7
+    uneven_rows: int = 2
 
     #: RMSNorm forward: a program for each tile, which the GPU hands out better than they walk. Blocks are as narrow as
     #: keeps every thread loading 16 bytes, so that little of the last one is beyond the row.
@@ -67,11 +74,12 @@ class ForwardThresholds:
     #: for many, but 5 % slower at 1,000 x 2,048 and 13.9 us against 13.0 at 4,096 x 2,880. From 5,121 columns on 6.8
     #: against 8.0 at 1,056 x 5,376, 7.4 against 8.5 at 6,144 columns, 57.8 against 61.3 at 11,160 x 5,376; level at 64
     #: and 300 rows. Of 2,049 to 2,304 columns 5.7 against 6.3 at 2,064 x 2,112, 10.2 against 10.5 at 4,096, level at 64
-    #: and 300, but 4.0 against 3.9 at 1,000.
+    #: and 300, but 4.0 against 3.9 at 1,000. The widest by two chains: 1.95 us against 2.05 at 16 x 5,888, level from
+    #: 132 rows on.
     plain_between: Between = (
         (1537, Tile(1792, 1, 2, block=256)),
         (2049, Tile(2304, 1, 2, block=256)),
-        (5121, Tile(6144, 1, 4, block=512)),
+        (5121, Tile(6144, 1, 4, block=512, chains=2)),
     )
     #: In fp32, by twice the columns, smaller programs in narrower blocks: 7.5 us against 8.1 at 20,000 x 160, 19.9
     #: against 21.2 at 60,000, 6.0 against 6.9 at 20,000 x 104, 3.1 against 3.4 at 4,000 x 192; level at 128 columns and
