@@ -33,7 +33,7 @@ from onepass.plan.plans import (
     tiles_of,
     vector_of,
 )
-from onepass.plan.tiles import Tile
+from onepass.plan.tiles import Between, Tile
 from onepass.plan.tuned import tuned_choice
 from onepass.spec import Problem
 
@@ -344,8 +344,8 @@ def _choice(problem: Problem, device: Device, centred: bool, align: int) -> Choi
         tile = between(t.short_centred_between if centred else t.short_between, columns) or tile
     if plain and not centred and piece == 16:
         tile = between(t.plain_between if held == 2 else t.plain_fp32_between, columns) or tile
-    if problem.residual is not None and not problem.quantized and not centred and piece == 16:
-        tile = between(t.summed_between if problem.x.itemsize == 2 else t.summed_fp32_between, columns) or tile
+    if problem.residual is not None and not problem.quantized and not centred:
+        tile = between(_summed_between(problem, piece), columns) or tile
     if centred and plain and held == 2 and piece > 4:
         tile = between(t.late_centred_between, columns) or tile
     if centred and plain and held == 4 and piece == 16:
@@ -396,6 +396,13 @@ def _choice(problem: Problem, device: Device, centred: bool, align: int) -> Choi
 
 
 def _is_paired(problem: Problem, align: int) -> bool:
+def _summed_between(problem: Problem, piece: int) -> Between:
+    t = in_force.thresholds()
+    if problem.x.itemsize == 2:
+        return t.summed_between if piece == 16 else ()
+    return {16: t.summed_fp32_between, 8: t.summed_fp32_eights_between}.get(piece, ())
+
+
     """Whether its elements can be loaded two at a time, and no more."""
     return problem.x.itemsize == 2 == align
 

@@ -122,6 +122,9 @@ class ForwardThresholds:
         (33, Tile(48, 16, 1, block=16)),
         (65, Tile(80, 16, 2, block=16)),
     )
+    #: And those that begin on 8 bytes: 10 to 17 % at 8 to 1,000 x 2,502, level for many; 4.8 % at 8 x 4,290, 5.8 at
+    #: 1,000, 5 at 1,000 x 5,002; but 1 to 2 % slower at 4,000, and no better at 6,002 columns and more.
+    summed_fp32_eights_between: Between = ((4097, Tile(5120, 1, 4, block=512)), (8193, Tile(10240, 1, 8, block=512)))
     #: With a residual of 16 bits, by twice the columns. A warp a row: 6.5 us against 7.2 at 2,500 x 960, 8.2 against
     #: 9.3 at 4,000 x 896, 18.2 against 19.0 at 8,738 x 960; few are level, but 5.0 against 4.7 at 1,600 x 1,024. And
     #: narrower blocks: 8.9 against 9.7 at 1,000 x 4,096, 17.7 against 18.1 at 2,048 rows, 18.7 against 19.9 at 2,048 x
