@@ -218,6 +218,7 @@ class Forward:
             constants |= {"AFFINE_FIRST": plan.affine_first, "AT_ONCE": plan.at_once}
             constants |= {"CHAINS": plan.chains, "WARPS": self._lies_over(plan, align, row_dtypes)[0]}
             constants |= {"PROMPT": plan.prompt, "DENSE": plan.prompt and self.layout.is_dense(problem.cols)}
+            constants |= {"SUM_FIRST": plan.sum_first}
         elif plan.schedule == "split":
             kernel = split_forward
             dtypes, names = (*dtypes, word_dtype(norm)), (*names, "mailbox")
@@ -226,7 +227,7 @@ class Forward:
             constants |= {"PEERS": peers, "BLOCKS": plan.blocks, "WARPS": warps, "SIDE": side}
             constants |= {"EVEN": problem.cols % (plan.block * plan.blocks) == 0, "AFFINE_FIRST": plan.affine_first}
             constants |= {"PACKED": plans.is_packed(plan, align, backward=False)}
-            constants |= {"EARLY": plan.blocks if plan.ahead is None else plan.ahead}
+            constants |= {"EARLY": plan.blocks if plan.ahead is None else plan.ahead, "SUM_FIRST": plan.sum_first}
         else:
             return self._through_shared_memory(plan, align, dtypes[: len(FORWARD_TENSORS)], constants)
         scalars = self._scalars(plan, align, quantizing)

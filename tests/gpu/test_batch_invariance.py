@@ -1,5 +1,6 @@
 """A row's bits depend on the row alone: not on how many rows come with it, nor where it lies, nor on the run."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -40,6 +41,8 @@ SPLIT = (131072,)
 #: have; LayerNorm's by sixteen warps.
 MANY_LOADS = {("rms_norm", BF16, 7001), ("rms_norm", FP32, 7001), ("layer_norm", FP32, 7001)}
 ODD = (61, 100, 127, 301)  # rows that need not begin at 16 bytes; none does in bf16
+FEW_AND_MANY = (32, 64, 128, 192, 216, 256, 512, 640, 1000, 1024, 2048, 4096, 8192, 16384, 32768)
+KINDS = ("rms_norm", "layer_norm", "residual", "fp32", "tiny")
 RUNS = 20
 
 
@@ -87,8 +90,7 @@ def test_row_bits_do_not_depend_on_other_rows(op: str, dtype: torch.dtype, cols:
     assert_same_bits(norm(x.flip(0), weight).flip(0), every)
 
 
-@pytest.mark.parametrize("cols", [32, 64, 128, 192, 216, 256, 512, 640, 1000, 1024, 2048, 4096, 8192, 16384, 32768])
-@pytest.mark.parametrize("kind", ["rms_norm", "layer_norm", "residual", "fp32", "tiny"])
+@pytest.mark.parametrize(("kind", "cols"), [*itertools.product(KINDS, FEW_AND_MANY), ("residual", 45056)])
 def test_few_rows_have_the_bits_of_many_though_their_kernel_is_another(kind: str, cols: int) -> None:
     """tiny: of numbers whose sums are subnormal, where a product that is not rounded would show."""
     dtype = FP32 if kind in ("fp32", "tiny") else BF16
@@ -114,6 +116,8 @@ def test_few_rows_have_the_bits_of_many_though_their_kernel_is_another(kind: str
     assert not many.prompt and len(fewer) == 2
     clusters = kind == "residual" and cols >= 8192
     assert all(plan.prompt or (clusters and plan.slices > 1) for plan in fewer)
+    assert {plan.sum_first for plan in fewer} == {kind == "residual" and cols > 2048}
+    assert many.sum_first == (kind == "residual" and cols > 16384)
     every = norm(slice(None))
     strided = torch.cat([x[: few + 5], x[: few + 5]], dim=1)[:, :cols]
     for source, begin, end in ((x, 0, 1), (x, 5, 5 + few), (x, 17, 17 + few // 3), (strided, 5, 5 + few)):

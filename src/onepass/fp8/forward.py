@@ -34,7 +34,7 @@ LONG_BY = 16
 ROWS_BY = (1, LONG_BY, TILE)
 
 #: Switches of the kernel for rows that the one for both ways does not have.
-ROWS_ALONE = ("CHAINS", "WARPS", "SLICES", "UNIT", "AHEAD", "AT_ONCE", "PROMPT", "DENSE")
+ROWS_ALONE = ("CHAINS", "WARPS", "SLICES", "UNIT", "AHEAD", "AT_ONCE", "PROMPT", "SUM_FIRST", "DENSE")
 
 #: Whose amax a scale is, as the kernels call it; the tensor's takes two launches.
 KINDS = {"static": "given", "delayed": "given", "token": "row", "block": "group", "mx": "group"}

@@ -186,7 +186,7 @@ def columnwise_forward(
                 x_row, x_lane, residual_row, residual_lane, y_row, y_lane, stat_row, stat_lane, scale_row,
                 affine_lane, scale_group, rows, lanes, cols, eps, offset, floor, upper, largest, inverse, CENTRED,
                 SHIFTED, LANED, X_HAT, NARROW, IDENTITY, ROUND_SUM, ROWS, BLOCK, BLOCKS, EVEN, ALIGN, PACKED,
-                AS_WALKED, None, None, AFFINE_FIRST, 1, 1, 1, 1, False, KIND, GROUP, ROUND, BOUNDED, FLOORED,
+                AS_WALKED, None, None, AFFINE_FIRST, 1, 1, 1, 1, False, False, KIND, GROUP, ROUND, BOUNDED, FLOORED,
                 ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED, HINT,
             )  # fmt: skip
         else:

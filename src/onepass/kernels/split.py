@@ -134,9 +134,9 @@ def finish_slice(
     largest, inverse,
     CENTRED: tl.constexpr, SHIFTED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr, BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr, EVEN: tl.constexpr, PEERS: tl.constexpr, ALIGN: tl.constexpr, PACKED: tl.constexpr,
-    EARLY: tl.constexpr, WARPS: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr, ROUND: tl.constexpr,
-    BOUNDED: tl.constexpr, FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr,
-    E8M0: tl.constexpr, SWIZZLED: tl.constexpr,
+    EARLY: tl.constexpr, SUM_FIRST: tl.constexpr, WARPS: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr,
+    ROUND: tl.constexpr, BOUNDED: tl.constexpr, FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr,
+    POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr, SWIZZLED: tl.constexpr,
 ):  # fmt: skip
     """A slice's output, with the words of all slices at hand."""
     count = end.to(tl.float32)
@@ -161,7 +161,7 @@ def finish_slice(
             o_ahead = o_col + EARLY * BLOCK
             weights = with_affine(weights, p_weight, o_affine + o_ahead, o_ahead < end, not EVEN)
             biases = with_affine(biases, p_bias, o_affine + o_ahead, o_ahead < end, not EVEN)
-        if p_sum is not None:
+        if p_sum is not None and not SUM_FIRST:
             store_row(p_sum, o_y + o_col, held[i], m, not EVEN)
         y = scale_and_shift(
             deviation_of(held[i], mean, None, CENTRED, PACKED, False), rstd, weights[i], biases[i], offset,
@@ -192,9 +192,9 @@ def share_slice(
     scale_row, affine_lane, scale_group, eps, offset, floor, upper, largest, inverse, CENTRED: tl.constexpr,
     SHIFTED: tl.constexpr, X_HAT: tl.constexpr, NARROW: tl.constexpr, ROUND_SUM: tl.constexpr, BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr, EVEN: tl.constexpr, PEERS: tl.constexpr, ALIGN: tl.constexpr, PACKED: tl.constexpr,
-    EARLY: tl.constexpr, AFFINE_FIRST: tl.constexpr, WARPS: tl.constexpr, SIDE: tl.constexpr, KIND: tl.constexpr,
-    GROUP: tl.constexpr, ROUND: tl.constexpr, BOUNDED: tl.constexpr, FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr,
-    POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr, SWIZZLED: tl.constexpr,
+    EARLY: tl.constexpr, AFFINE_FIRST: tl.constexpr, SUM_FIRST: tl.constexpr, WARPS: tl.constexpr, SIDE: tl.constexpr,
+    KIND: tl.constexpr, GROUP: tl.constexpr, ROUND: tl.constexpr, BOUNDED: tl.constexpr, FLOORED: tl.constexpr,
+    ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr, SWIZZLED: tl.constexpr,
 ):  # fmt: skip
     """A slice, from x to y, if its peers' sums are there in time; how many are not."""
     o_block = own * (BLOCK * BLOCKS) + tl.arange(0, BLOCK)[None, :]
@@ -217,6 +217,11 @@ def share_slice(
         biases = with_affine(biases, p_bias, o_affine + o_col, o_col < end, not EVEN)
     bits = bits_of_moments(held, own, end, CENTRED, NARROW, BLOCK, BLOCKS, EVEN, PACKED, WARPS, SIDE)
     tl.atomic_xchg(p_words + own, bits, sem="relaxed")
+    if p_sum is not None and SUM_FIRST:
+        o_y = row_start(row, lane, y_row, y_lane, ALIGN)
+        for i in tl.static_range(BLOCKS):
+            o_col = i * BLOCK + o_block
+            store_row(p_sum, o_y + o_col, held[i], o_col < end, not EVEN)
 
     # As many words as threads, so that the sum of what is missing goes through all of them, and they agree on it.
     peer = tl.arange(0, PEERS)
@@ -228,7 +233,8 @@ def share_slice(
             held, words, weights, biases, own, row, lane, end, factor, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd,
             p_q, p_scale, p_amax, y_row, y_lane, stat_row, stat_lane, scale_row, affine_lane, scale_group, eps,
             offset, floor, upper, largest, inverse, CENTRED, SHIFTED, X_HAT, NARROW, BLOCK, BLOCKS, EVEN, PEERS, ALIGN,
-            PACKED, EARLY, WARPS, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
+            PACKED, EARLY, SUM_FIRST, WARPS, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0,
+            SWIZZLED,
         )  # fmt: skip
     return missing
 
@@ -283,6 +289,7 @@ def split_forward(
     PACKED: tl.constexpr,
     EARLY: tl.constexpr,
     AFFINE_FIRST: tl.constexpr,
+    SUM_FIRST: tl.constexpr,
     WARPS: tl.constexpr,
     SIDE: tl.constexpr,
     KIND: tl.constexpr,
@@ -296,7 +303,8 @@ def split_forward(
     SWIZZLED: tl.constexpr,
 ):
     """WARPS and SIDE: how a slice lies, as in sums.py. EARLY: blocks whose weight and bias are asked for before the
-    programs wait for each other, and with AFFINE_FIRST before the row is.
+    programs wait for each other, and with AFFINE_FIRST before the row is. SUM_FIRST: sums with the residual are stored
+    then, too, and not with y.
     """
     own = tl.program_id(0) % slices
     flat = tl.program_id(0) // slices
@@ -313,16 +321,16 @@ def split_forward(
             own, row, lane, slices, end, factor, p_words, patience, p_x, p_residual, p_weight, p_bias, p_y, p_sum,
             p_mean, p_rstd, p_q, p_scale, p_amax, x_row, x_lane, residual_row, residual_lane, y_row, y_lane, stat_row,
             stat_lane, scale_row, affine_lane, scale_group, eps, offset, floor, upper, largest, inverse, CENTRED,
-            SHIFTED, X_HAT, NARROW, ROUND_SUM, BLOCK, BLOCKS, True, PEERS, ALIGN, PACKED, EARLY, AFFINE_FIRST, WARPS,
-            SIDE, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
+            SHIFTED, X_HAT, NARROW, ROUND_SUM, BLOCK, BLOCKS, True, PEERS, ALIGN, PACKED, EARLY, AFFINE_FIRST,
+            SUM_FIRST, WARPS, SIDE, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
         )  # fmt: skip
     else:
         missing = share_slice(
             own, row, lane, slices, end, factor, p_words, patience, p_x, p_residual, p_weight, p_bias, p_y, p_sum,
             p_mean, p_rstd, p_q, p_scale, p_amax, x_row, x_lane, residual_row, residual_lane, y_row, y_lane, stat_row,
             stat_lane, scale_row, affine_lane, scale_group, eps, offset, floor, upper, largest, inverse, CENTRED,
-            SHIFTED, X_HAT, NARROW, ROUND_SUM, BLOCK, BLOCKS, False, PEERS, ALIGN, PACKED, EARLY, AFFINE_FIRST, WARPS,
-            SIDE, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
+            SHIFTED, X_HAT, NARROW, ROUND_SUM, BLOCK, BLOCKS, False, PEERS, ALIGN, PACKED, EARLY, AFFINE_FIRST,
+            SUM_FIRST, WARPS, SIDE, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
         )  # fmt: skip
     if missing > 0:
         # Apart from the above to the end: blocks of 16 bits that come from two places are no longer kept in pairs.
@@ -342,7 +350,8 @@ def split_forward(
             held, words, (), (), own, row, lane, end, factor, p_weight, p_bias, p_y, p_sum, p_mean, p_rstd,
             p_q, p_scale, p_amax, y_row, y_lane, stat_row, stat_lane, scale_row, affine_lane, scale_group, eps,
             offset, floor, upper, largest, inverse, CENTRED, SHIFTED, X_HAT, NARROW, BLOCK, BLOCKS, EVEN, PEERS, ALIGN,
-            PACKED, 0, WARPS, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
+            PACKED, 0, SUM_FIRST, WARPS, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0,
+            SWIZZLED,
         )  # fmt: skip
 
 

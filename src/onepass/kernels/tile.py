@@ -120,9 +120,9 @@ def tile_rows(
     IDENTITY: tl.constexpr, ROUND_SUM: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
     EVEN: tl.constexpr, ALIGN: tl.constexpr, PACKED: tl.constexpr, AS_WALKED: tl.constexpr, AT_ONCE: tl.constexpr,
     AHEAD: tl.constexpr, AFFINE_FIRST: tl.constexpr, CHAINS: tl.constexpr, WARPS: tl.constexpr, SLICES: tl.constexpr,
-    UNIT: tl.constexpr, PROMPT: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr, ROUND: tl.constexpr,
-    BOUNDED: tl.constexpr, FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr, POWER_OF_TWO: tl.constexpr,
-    E8M0: tl.constexpr, SWIZZLED: tl.constexpr, HINT: tl.constexpr,
+    UNIT: tl.constexpr, PROMPT: tl.constexpr, SUM_FIRST: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr,
+    ROUND: tl.constexpr, BOUNDED: tl.constexpr, FLOORED: tl.constexpr, ARITHMETIC: tl.constexpr,
+    POWER_OF_TWO: tl.constexpr, E8M0: tl.constexpr, SWIZZLED: tl.constexpr, HINT: tl.constexpr,
 ):  # fmt: skip
     """Rows of the tile of that number. HINT: which lines of an FP8 output the L2 is to give up first.
 
@@ -134,6 +134,7 @@ def tile_rows(
     of each thread; 1: of these, or as it may.
     SLICES: programs that share the row, each with BLOCK columns of a wider block (cluster.py); not with groups.
     PROMPT: rows are few, and what counts is how soon each is done, and not how many an SM has room for.
+    SUM_FIRST: sums with the residual are stored before they are normalized, and not with y.
     """
     RAGGED: tl.constexpr = -1 if EVEN else BLOCKS - 1  # which block is
     EARLY: tl.constexpr = BLOCKS if AHEAD is None else AHEAD
@@ -191,6 +192,10 @@ def tile_rows(
         m_col = i * WIDTH + o_block < end
         weights = with_affine(weights, p_weight, o_affine + i * WIDTH, m_col, i == RAGGED)
         biases = with_affine(biases, p_bias, o_affine + i * WIDTH, m_col, i == RAGGED)
+    if p_sum is not None and SUM_FIRST:
+        for i in tl.static_range(BLOCKS):
+            m = inside(m_row, i * WIDTH + o_block, end, i == RAGGED)
+            store_row(p_sum, o_y + (i * WIDTH + o_block), held[i], m, ROWS > 1 or i == RAGGED, WRITTEN)
 
     mean = 0.0
     rstd = 1.0
@@ -245,7 +250,7 @@ def tile_rows(
     for i in tl.static_range(BLOCKS):
         o_col = i * WIDTH + o_block
         m = inside(m_row, o_col, end, i == RAGGED)
-        if p_sum is not None:
+        if p_sum is not None and not SUM_FIRST:
             store_row(p_sum, o_y + o_col, held[i], m, ROWS > 1 or i == RAGGED, WRITTEN)
         deviation = deviation_of(held[i], mean, None, CENTRED, PACKED, False)
         if AHEAD is not None and i + AHEAD < BLOCKS:
@@ -330,6 +335,7 @@ def tile_forward(
     SLICES: tl.constexpr,
     UNIT: tl.constexpr,
     PROMPT: tl.constexpr,
+    SUM_FIRST: tl.constexpr,
     DENSE: tl.constexpr,
     KIND: tl.constexpr,
     GROUP: tl.constexpr,
@@ -356,8 +362,8 @@ def tile_forward(
         x_lane, residual_row, residual_lane, y_row, y_lane, stat_row, stat_lane, scale_row, affine_lane, scale_group,
         rows, lanes, cols, eps, offset, floor, upper, largest, inverse, CENTRED, SHIFTED, LANED, X_HAT, NARROW,
         IDENTITY, ROUND_SUM, ROWS, BLOCK, BLOCKS, EVEN, ALIGN, PACKED, AS_WALKED, AT_ONCE, AHEAD, AFFINE_FIRST, CHAINS,
-        WARPS, SLICES, UNIT, PROMPT, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0, SWIZZLED,
-        PASSING,
+        WARPS, SLICES, UNIT, PROMPT, SUM_FIRST, KIND, GROUP, ROUND, BOUNDED, FLOORED, ARITHMETIC, POWER_OF_TWO, E8M0,
+        SWIZZLED, PASSING,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from onepass.plan import in_force
 from onepass.plan.device import Device
-from onepass.plan.plans import Plan, power_of_two
+from onepass.plan.plans import Plan, piece_of, power_of_two
 from onepass.plan.tiles import Tile
 from onepass.spec import Problem
 
@@ -59,6 +59,20 @@ def prompt(problem: Problem, device: Device, plan: Plan, centred: bool, align: i
     lone = not centred and problem.residual is None and rows <= t.lone_rows and size <= t.lone_bytes
     first = plan.affine_first or (_has_affine(problem) and (undivided or lone))
     return replace(plan, prompt=True, affine_first=first)
+
+
+def sum_first(problem: Problem, device: Device, plan: Plan, align: int) -> Plan:
+    """The plan, with sums with the residual stored before they are normalized, where rows are sooner done so."""
+    t, size = in_force.thresholds(), problem.x.itemsize
+    held = plan.schedule in ("tile", "split") and plan.ahead is None and not problem.quantized
+    if problem.sum is None or not held:
+        return plan
+    alone, shared = t.sum_first_bytes
+    wide = problem.cols * size > (shared if plan.slices > 1 else alone)
+    few = problem.rows <= most_prompt_rows(problem, device) // 2
+    always = size == 2 and problem.cols >= t.sum_first_from
+    soon = always or (few and (wide or (plan.slices == 1 and piece_of(problem.x, align) < 16)))
+    return replace(plan, sum_first=True) if soon else plan
 
 
 def _has_affine(problem: Problem) -> bool:

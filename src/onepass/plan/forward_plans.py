@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onepass.plan import in_force
-from onepass.plan.affine import affine_first, affine_late, prompt
+from onepass.plan.affine import affine_first, affine_late, prompt, sum_first
 from onepass.plan.chains import chains_of, most_spread, spread
 from onepass.plan.device import Device
 from onepass.plan.plans import (
@@ -39,7 +39,8 @@ from onepass.spec import Problem
 
 
 def forward_plan(problem: Problem, device: Device, centred: bool, align: int) -> Plan:
-    return prompt(problem, device, _planned(problem, device, centred, align), centred, align)
+    plan = prompt(problem, device, _planned(problem, device, centred, align), centred, align)
+    return sum_first(problem, device, plan, align)
 
 
 def _chosen(problem: Problem, device: Device, centred: bool, align: int) -> Choice:
@@ -185,8 +186,8 @@ def _most_sums_walked(problem: Problem, device: Device, centred: bool, align: in
 def _clustered(problem: Problem, tile: Tile) -> Plan:
     """A cluster a row, however many there are."""
     rows, block = problem.rows * problem.lanes, tile.block or tile.cols
-    blocks = cdiv(problem.cols, block * CLUSTER)
-    return Plan("tile", 1, block, tile.warps, rows * CLUSTER, blocks, slices=CLUSTER, unit=block)
+    blocks, registers = cdiv(problem.cols, block * CLUSTER), tile.registers
+    return Plan("tile", 1, block, tile.warps, rows * CLUSTER, blocks, slices=CLUSTER, unit=block, registers=registers)
 
 
 def _slice(problem: Problem, tile: Tile) -> int:
@@ -389,13 +390,12 @@ def _choice(problem: Problem, device: Device, centred: bool, align: int) -> Choi
     if stream is not None:
         return Choice("stream", stream)
     if piece == 16 and not problem.quantized and problem.residual is not None:
-        shared = fitting((t.summed_cluster,), columns)
+        shared = fitting(t.summed_clusters if problem.x.itemsize == 2 else t.summed_fp32_clusters, columns)
         if shared is not None:
             return Choice("cluster", shared)
     return Choice("split", _forward_slice(problem, centred, align))
 
 
-def _is_paired(problem: Problem, align: int) -> bool:
 def _summed_between(problem: Problem, piece: int) -> Between:
     t = in_force.thresholds()
     if problem.x.itemsize == 2:
@@ -403,6 +403,7 @@ def _summed_between(problem: Problem, piece: int) -> Between:
     return {16: t.summed_fp32_between, 8: t.summed_fp32_eights_between}.get(piece, ())
 
 
+def _is_paired(problem: Problem, align: int) -> bool:
     """Whether its elements can be loaded two at a time, and no more."""
     return problem.x.itemsize == 2 == align
 

@@ -192,6 +192,16 @@ class ForwardThresholds:
     #: wider rows than these that are loaded element by element, LayerNorm of 8 x 20,001 3.9 against 3.4.
     prompt_elements: tuple[int, int] = (20480, 40960)
     prompt_singles: int = 3072
+    #: Sums with a residual are stored before they are normalized, so that their way to memory is behind them when y
+    #: takes it, where rows have more bytes than so many, alone and in a cluster, or do not begin on 16 bytes, and are
+    #: no more than half as many as count as few: 1.82 us against 1.92 at 16 x 4,096, 4.2 against 4.6 at 133 x 8,192,
+    #: 5.0 against 5.4 at 400 x 4,352, 5.5 against 6.1 at 1,000 x 2,002, LayerNorm 6.2 against 6.7 at 600 x 4,096; in
+    #: fp32 4.8 against 5.4 at 200 x 4,096, 3.65 against 4.3 at 500 x 1,001. Level at 660 x 4,096, and more rows are 1
+    #: to 10 % slower so, with a y behind every sum that others wait for; narrower ones of 16 bits level to 5 % slower,
+    #: clusters of fewer bytes 1 to 5 %. Wide ones of 16 bits however many there are: 35.4 us against 38.3 at 1,000 x
+    #: 17,408, 131 against 139 at 4,000, 501 against 516 at 4,000 x 65,536; in fp32 56 against 54 at 400 x 32,768.
+    sum_first_bytes: tuple[int, int] = (4096, 20480)
+    sum_first_from: int = 16385
     #: Up to so many of RMSNorm's rows, of no more than so many bytes, ask for the weight first: 1.57 us against 1.9 at
     #: 1 x 3,072, 1.8 against 1.9 at 1 x 5,120, 1.66 against 2.0 at 1 x 2,289 in fp32, level at 4 x 5,120. More rows are
     #: up to 8 % slower so, wider ones 6 %: of several the first that comes asks for all. LayerNorm's are 2 to 15 %
@@ -337,7 +347,14 @@ class ForwardThresholds:
     shared_singles_per_sm: int = 2
     #: Wider sums with a residual have clusters of eight programs, up to so many columns, counted twice, however many
     #: rows there are: 264 us against 260 in slices at 2,048 x 65,536, but 11.8 against 12.2 at 64.
-    summed_cluster: Tile = Tile(131072, 1, 4, block=1024)
+    #: Of six blocks five such programs are on an SM only with a limit of registers, where sums are stored first
+    #: (above): 7.7 us against 8.2 stored with y at 64 x 40,968, and 9.1 first without it.
+    summed_clusters: tuple[Tile, ...] = (
+        Tile(81920, 1, 4, block=1024),
+        Tile(98304, 1, 4, block=1024, registers=96),
+        Tile(131072, 1, 4, block=1024),
+    )
+    summed_fp32_clusters: tuple[Tile, ...] = (Tile(131072, 1, 4, block=1024),)
     #: And from there on programs share a row, a slice each, with so many on an SM at the least: 512 us against 545 by
     #: programs that stay at 4,096 x 131,072, 520 against 546 at 2,048 x 262,144, 146 against 171 walked at 2,048 x
     #: 70,000. Where they are few all run at once, and the weight comes first: 5.3 us against 5.7 at 17 x 109,888.

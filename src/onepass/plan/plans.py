@@ -44,6 +44,7 @@ class Plan:
         None  # blocks of weight and bias that are asked for with the row, before they are needed; None: all
     )
     affine_first: bool = False  # weight and bias are asked for before the row, and not when it has come
+    sum_first: bool = False  # the sum with the residual is stored before it is normalized, and not with y
     prompt: bool = False  # rows so few that what counts is how soon each is done (kernels/tile.py)
     together: bool = False  # all programs must run at the same time
     chains: int = 1  # in which a forward's blocks are summed in turn (chains.py)
@@ -101,12 +102,12 @@ def itemsize(dtype: torch.dtype | None) -> int:
     return 0 if dtype is None else dtype.itemsize
 
 
-def fitting(tiles: tuple[Tile, ...], cols: int) -> Tile | None:
 def columns_of_16_bits(problem: Problem) -> int:
     """Of 16 bits, as the backward's tables count them."""
     return problem.cols * max(problem.y.itemsize, problem.h.itemsize) // 2
 
 
+def fitting(tiles: tuple[Tile, ...], cols: int) -> Tile | None:
     """The first tile for rows as wide as `cols` columns of 16 bits."""
     return next((tile for tile in tiles if cols <= tile.cols), None)
 
