@@ -45,9 +45,9 @@ class ForwardThresholds:
     spread_warps: int = 16
     #: Of nothing but x, so many blocks have two chains though they are an odd number, and up to so many rows for each
     #: SM a warp for each: LayerNorm of 51 x 1,664 2.05 us against 2.21, of 51 x 1,544 11 % less, RMSNorm of 13,000
-    #: columns 13 % at 1 row and 6 at 16. In a warp two chains are level to 1 % slower, but 2 % at 132 x 13,000 and 1,000
-    #: x 1,664. With a residual of nine blocks few are 3 % slower to 4 faster; of five LayerNorm of many is 3 to 12 %
-    #: slower.
+    #: columns 13 % at 1 row and 6 at 16. In a warp two chains are level to 1 % slower, but 2 % at 132 x 13,000 and at
+    #: 1,000 x 1,664. With a residual of nine blocks few are 3 % slower to 4 faster; of five LayerNorm of many is 3 to
+    #: 12 % slower.
     uneven_blocks: int = 7
     uneven_rows: int = 2
 
