@@ -60,6 +60,8 @@ def test_chains_are_for_rows_that_lie_over_warps_in_one_vector_of_each_thread():
     assert chains_of(replace(problem, cols=5128), tile, 8) == 2  # six
     assert chains_of(replace(problem, cols=7000), tile, 8) == 2  # seven, of which one more counts for little
     assert chains_of(replace(problem, cols=7000, residual=BF16, sum=BF16), tile, 8) == 1
+    assert chains_of(problem_of(7, 7000, F32), replace(tile, warps=8), 4) == 1
+    assert chains_of(problem_of(7, 8000, F32), replace(tile, warps=8), 4) == 4
     assert chains_of(problem, replace(tile, warps=8, block=2048), 8) == 4
     assert chains_of(replace(problem, cols=16384), replace(tile, warps=16, block=4096), 8) == 2  # a program's 32 warps
     assert chains_of(replace(problem, quantized="token"), tile, 8) == 1

@@ -32,7 +32,8 @@ def chains_of(problem: Problem, tile: Tile, align: int) -> int:
         return 1
     blocks, chains = cdiv(problem.cols, block), tile.chains
     # One block more in a chain than in the other counts for little among many.
-    uneven = problem.residual is None and blocks >= in_force.thresholds().uneven_blocks
+    alone = problem.residual is None and problem.x.itemsize == 2
+    uneven = alone and blocks >= in_force.thresholds().uneven_blocks
     while (blocks % chains and not (uneven and chains == 2)) or chains > MOST_WARPS // warps:
         chains //= 2
     return chains

@@ -43,11 +43,11 @@ class ForwardThresholds:
     #: residual 264 x 4,096 3.9 against 4.0, and 400 4.8 against 4.7. From `shared_warps` on where clusters take them:
     #: RMSNorm of 1 x 12,288 2.0 against 2.2, but of 40 x 16,384 3.1 against 3.0.
     spread_warps: int = 16
-    #: Of nothing but x, so many blocks have two chains though they are an odd number, and up to so many rows for each
-    #: SM a warp for each: LayerNorm of 51 x 1,664 2.05 us against 2.21, of 51 x 1,544 11 % less, RMSNorm of 13,000
-    #: columns 13 % at 1 row and 6 at 16. In a warp two chains are level to 1 % slower, but 2 % at 132 x 13,000 and at
-    #: 1,000 x 1,664. With a residual of nine blocks few are 3 % slower to 4 faster; of five LayerNorm of many is 3 to
-    #: 12 % slower.
+    #: Of nothing but x, of 16 bits, so many blocks have two chains though they are an odd number, and up to so many
+    #: rows for each SM a warp for each: LayerNorm of 51 x 1,664 2.05 us against 2.21, of 1 x 1,080 1.54 against 1.70,
+    #: of 132 x 2,200 2.37 against 2.53, RMSNorm of 1 x 13,000 2.14 against 2.37. In a warp two chains are level to 2 %
+    #: slower, but 11.8 against 10.8 at 8,192 x 1,080, 4.4 against 4.6 at 2,000. In fp32 few are level to 3 % slower so,
+    #: with a residual of nine blocks 3 % slower to 4 faster; of five blocks LayerNorm of many is 3 to 12 % slower.
     uneven_blocks: int = 7
     uneven_rows: int = 2
 
