@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 import torch
 
-from onepass.plan import affine, backward_plans, column_sums, forward_plans, in_force, plans, row_counts
+from onepass.plan import backward_plans, column_sums, forward_plans, in_force, plans, row_counts
 from onepass.plan.device import INTERPRETER
 from planning import (
     ALIGNS,
@@ -53,14 +53,14 @@ def test_row_counts_that_were_prepared_for_have_all_kernels(centred, summed, dty
     """So no later row count waits for the compiler. A kernel is compiled for all of a plan but its programs."""
     vector = 16 // dtype.itemsize
 
-    def kernels(cols, counts):
-        align = min(16, cols & -cols)
-        turns, sector_turns = (size // math.gcd(cols, size) for size in (vector, 2 * vector))
+    def forwards(one, align, counts):
+        planned = (forward_plans.forward_plan(replace(one, rows=rows), device, centred, align) for rows in counts)
+        return {replace(plan, programs=0) for plan in planned}
+
+    def backwards(one, align, counts):
         found = set()
         for rows in counts:
-            problem = problem_of(rows, cols, dtype, residual=dtype if summed else None)
-            found.add(replace(forward_plans.forward_plan(problem, device, centred, align), programs=0))
-            problem = replace(problem, turns=turns, sector_turns=sector_turns)
+            problem = replace(one, rows=rows)
             plan = replace(backward_plans.backward_plan(problem, device, centred, align, True), programs=0)
             columns = replace(column_sums.few_columns_plan(problem, rows), programs=0)
             found.add((plan, columns if plan.schedule == "few" else None))
@@ -68,18 +68,38 @@ def test_row_counts_that_were_prepared_for_have_all_kernels(centred, summed, dty
 
     later = {*ROWS, 2, 4, 5, 17, 32, 33, 40, 60, 65, 100, 132, 133, 200, 264, 265, 600, 1279, 1281, 3000, 8191, 8192}
     for cols in WIDTHS:
-        one = problem_of(1, cols, dtype, residual=dtype if summed else None)
-        prompt = affine.most_prompt_rows(one, device)
         align = min(16, cols & -cols)
-        least = (
-            forward_plans.least_in_slices(one, device, centred, align),
-            forward_plans.least_in_chains(one, device, centred, align),
-            backward_plans.most_limited(one, device) + 1,
+        turns, sector_turns = (size // math.gcd(cols, size) for size in (vector, 2 * vector))
+        one = problem_of(1, cols, dtype, residual=dtype if summed else None)
+        walked = replace(one, turns=turns, sector_turns=sector_turns)
+        limited = (backward_plans.least_by_thread(walked, device, align), backward_plans.most_limited(walked, device))
+        for kernels, problem, apart in (
+            (forwards, one, forward_plans.row_counts_apart(one, device, centred, align)),
+            (backwards, walked, row_counts.row_counts_apart(0, limited[0], limited[1] + 1)),
+        ):
+            around = {max(1, rows + more) for rows in apart for more in (-1, 0, 1)}
+            missing = kernels(problem, align, later | around) - kernels(problem, align, apart)
+            assert not missing, (cols, missing)
+
+
+@pytest.mark.parametrize("quantized", ["static", "delayed", "token", "block", "amax"])
+@pytest.mark.parametrize("summed", [False, True], ids=["alone", "residual"])
+@norms
+def test_row_counts_of_fp8_outputs_that_were_prepared_for_have_all_kernels(centred, summed, quantized):
+    for cols in WIDTHS:
+        align, group = min(16, cols & -cols), 128 if quantized == "block" else 1
+        one = problem_of(1, cols, residual=torch.bfloat16 if summed else None)
+        one = replace(one, quantized=quantized, group=group, walked=quantized == "token")
+        apart = forward_plans.row_counts_apart(one, GLUON, centred, align)
+        around = {max(1, rows + more) for rows in apart for more in (-1, 0, 1)}
+        later, prepared = (
+            {
+                replace(forward_plans.forward_plan(replace(one, rows=rows), GLUON, centred, align), programs=0)
+                for rows in counts
+            }
+            for counts in ({*ROWS, *around}, apart)
         )
-        prepared = kernels(cols, row_counts.row_counts_apart(prompt, *least))
-        around = {max(1, rows + more) for rows in (prompt, *least) for more in (-1, 0, 1)}
-        missing = kernels(cols, later | around) - prepared
-        assert not missing, (cols, missing)
+        assert later <= prepared, (cols, later - prepared)
 
 
 @pytest.mark.parametrize("device", [H200, CLUSTERED, ALONE, INTERPRETER], ids=lambda device: device.name)

@@ -53,7 +53,9 @@ def test_sums_are_stored_first_where_rows_are_wide_and_programs_few():
     assert not sum_first(16, 4096, F32, 4) and sum_first(16, 6144, F32, 4)  # clusters, of a warp in each program
     assert sum_first(100_000, 17_408) and not sum_first(100_000, 16_384) and not sum_first(100_000, 17_408, F32, 4)
     assert not sum_first(100, 4096, residual=None, sum=None)
-    assert not sum_first(100, 4096, quantized="token")
+    assert sum_first(200, 4096, quantized="static") and not sum_first(300, 4096, quantized="static")
+    assert sum_first(100_000, 12_288, quantized="token") and not sum_first(100_000, 8192, quantized="token")
+    assert not sum_first(100_000, 12_288, quantized="token", centred=True)
 
 
 @pytest.mark.parametrize(("cols", "registers"), [(40_960, None), (40_968, 96), (49_152, 96), (49_160, None)])

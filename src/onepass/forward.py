@@ -24,7 +24,7 @@ from onepass.kernels import (
     threads_forward,
     tile_forward,
 )
-from onepass.plan import affine, forward_plans, in_force, plans, row_counts
+from onepass.plan import forward_plans, in_force, plans
 from onepass.plan.device import device_of
 from onepass.plan.launch import Call, Launch, whole_call
 from onepass.plan.layout import Layout, contiguous_strides, layout_of
@@ -136,15 +136,10 @@ class Forward:
     def _prepare(self, aligned: bool, stats: bool) -> tuple[Launch, Tensor | None]:
         plan, align, device = self.plan(aligned), self.align(aligned), self.place.device
         # Another row count may get another plan. Its kernel is compiled now, so that no later call waits for it.
-        properties = device_of(device)
-        least = (
-            forward_plans.least_by_thread(self.problem, properties, align),
-            forward_plans.least_in_slices(self.problem, properties, self.norm.centred, align),
-            forward_plans.least_in_chains(self.problem, properties, self.norm.centred, align),
-        )
-        counts = row_counts.row_counts_apart(affine.most_prompt_rows(self.problem, properties), *least)
+        how = (device_of(device), self.norm.centred, align)
+        counts = forward_plans.row_counts_apart(self.problem, *how)
         problems = [replace(self.problem, rows=rows) for rows in counts]
-        twins = [forward_plans.forward_plan(each, properties, self.norm.centred, align) for each in problems]
+        twins = [forward_plans.forward_plan(each, *how) for each in problems]
         steps = [self.step(each, align, stats) for each in (*twins, plan)]
         make_kernels(steps, device)
         words = self.problem.rows * self.problem.lanes * plan.slices

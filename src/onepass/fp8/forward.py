@@ -16,7 +16,7 @@ from onepass.fp8.result import Quantized
 from onepass.fp8.spec import Fp8
 from onepass.handover import Step, make_kernels, outline, switches, word_dtype
 from onepass.kernels import columnwise_forward, staged_forward, transpose_bytes
-from onepass.plan import both_ways, forward_plans, in_force, row_counts
+from onepass.plan import both_ways, forward_plans, in_force
 from onepass.plan.device import device_of
 from onepass.plan.launch import Launch
 from onepass.plan.layout import contiguous_strides, layout_of
@@ -174,11 +174,11 @@ class QuantizedForward(Forward):
             rowwise = [(KINDS[self.fp8.scaling], True)]
         launches = []
         for kind, keeps in rowwise:
-            counts = (*row_counts.row_counts_apart(), self.problem.rows)
             scaling = "amax" if kind == "amax" else self.fp8.scaling  # nothing but it is found
-            problems = [replace(self.problem, rows=rows, quantized=scaling) for rows in counts]
-            device = device_of(self.place.device)
-            plans = [forward_plans.forward_plan(problem, device, self.norm.centred, align) for problem in problems]
+            problem = replace(self.problem, quantized=scaling)
+            how = (device_of(self.place.device), self.norm.centred, align)
+            counts = (*forward_plans.row_counts_apart(problem, *how), problem.rows)
+            plans = [forward_plans.forward_plan(replace(problem, rows=rows), *how) for rows in counts]
             launches.append([self.step(plan, align, stats, self._quantizing(kind), keeps) for plan in plans])
         if both:
             kind = "tensor" if tensor else KINDS[self.fp8.scaling]

@@ -47,32 +47,54 @@ def most_prompt_rows(problem: Problem, device: Device) -> int:
 
 def prompt(problem: Problem, device: Device, plan: Plan, centred: bool, align: int) -> Plan:
     """The plan, written for how soon a row is done where rows are few."""
-    t = in_force.thresholds()
+    t, rows = in_force.thresholds(), problem.rows * problem.lanes
     few = problem.rows <= most_prompt_rows(problem, device)
     crowded = plan.slices > 1 and problem.residual is not None
     crowded |= align == 1 and problem.cols > t.prompt_singles
+    crowded |= _take_turns(problem, device, plan, centred)
     if not few or crowded or plan.schedule != "tile" or plan.ahead is not None or problem.quantized:
         return plan
     # A division keeps weight and bias before the row's sum; where there is none, they would be asked for behind it.
     undivided = plan.is_even(problem.cols) and problem.cols == power_of_two(problem.cols)
-    rows, size = problem.rows * problem.lanes, problem.cols * problem.x.itemsize
+    size = problem.cols * problem.x.itemsize
     lone = not centred and problem.residual is None and rows <= t.lone_rows and size <= t.lone_bytes
     first = plan.affine_first or (_has_affine(problem) and (undivided or lone))
     return replace(plan, prompt=True, affine_first=first)
 
 
-def sum_first(problem: Problem, device: Device, plan: Plan, align: int) -> Plan:
+def _take_turns(problem: Problem, device: Device, plan: Plan, centred: bool) -> bool:
+    """Whether sums with the residual would wait for room on an SM, written so; as they are for many they do not."""
+    full = not centred and problem.residual is not None and plan.elements == in_force.thresholds().prompt_sums
+    large = plan.warps >= 16 or problem.x.itemsize == 4
+    return full and large and problem.rows * problem.lanes > device.sms * 16 // plan.warps
+
+
+def least_in_turns(problem: Problem, device: Device) -> tuple[int, ...]:
+    """The fewest rows that do, by 16 warps a row and by eight."""
+    return tuple(device.sms * each // problem.lanes + 1 for each in (1, 2)) if problem.residual is not None else ()
+
+
+def sum_first(problem: Problem, device: Device, plan: Plan, centred: bool, align: int) -> Plan:
     """The plan, with sums with the residual stored before they are normalized, where rows are sooner done so."""
     t, size = in_force.thresholds(), problem.x.itemsize
-    held = plan.schedule in ("tile", "split") and plan.ahead is None and not problem.quantized
+    held = plan.schedule in ("tile", "split") and plan.ahead is None
     if problem.sum is None or not held:
         return plan
     alone, shared = t.sum_first_bytes
     wide = problem.cols * size > (shared if plan.slices > 1 else alone)
-    few = problem.rows <= most_prompt_rows(problem, device) // 2
-    always = size == 2 and problem.cols >= t.sum_first_from
-    soon = always or (few and (wide or (plan.slices == 1 and piece_of(problem.x, align) < 16)))
+    few = problem.rows <= most_sums_first(problem, device)
+    soon = few and (wide or (plan.slices == 1 and piece_of(problem.x, align) < 16))
+    if size == 2:
+        plain, row_scaled = t.sum_first_from
+        soon |= problem.cols >= plain and not problem.quantized
+        soon |= problem.cols >= row_scaled and problem.quantized == "token" and not centred
     return replace(plan, sum_first=True) if soon else plan
+
+
+def most_sums_first(problem: Problem, device: Device) -> int:
+    """How many rows are so few."""
+    plain, quantized = in_force.thresholds().sum_first_elements
+    return device.sms * (quantized if problem.quantized else plain) // (problem.cols * problem.lanes)
 
 
 def _has_affine(problem: Problem) -> bool:

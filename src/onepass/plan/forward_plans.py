@@ -9,10 +9,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from onepass.plan import in_force
-from onepass.plan.affine import affine_first, affine_late, prompt, sum_first
+from onepass.plan import in_force, row_counts
+from onepass.plan.affine import (
+    affine_first,
+    affine_late,
+    least_in_turns,
+    most_prompt_rows,
+    most_sums_first,
+    prompt,
+    sum_first,
+)
 from onepass.plan.chains import chains_of, most_spread, spread
 from onepass.plan.device import Device
+from onepass.plan.limits import least_limited, limited
 from onepass.plan.plans import (
     CLUSTER,
     REGISTERS,
@@ -40,7 +49,16 @@ from onepass.spec import Problem
 
 def forward_plan(problem: Problem, device: Device, centred: bool, align: int) -> Plan:
     plan = prompt(problem, device, _planned(problem, device, centred, align), centred, align)
-    return sum_first(problem, device, plan, align)
+    return limited(problem, device, sum_first(problem, device, plan, centred, align), centred, align)
+
+
+def row_counts_apart(problem: Problem, device: Device, centred: bool, align: int) -> tuple[int, ...]:
+    """Row counts of which each may get a kernel of its own, and no other row count further ones."""
+    how = (problem, device, centred, align)
+    least = [least_by_thread(problem, device, align), least_in_slices(*how), least_in_chains(*how)]
+    least += [most_sums_first(problem, device) + 1, *least_in_turns(problem, device)]
+    least += least_limited(problem, device, centred)
+    return row_counts.row_counts_apart(most_prompt_rows(problem, device), *least)
 
 
 def _chosen(problem: Problem, device: Device, centred: bool, align: int) -> Choice:

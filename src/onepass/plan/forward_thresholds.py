@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onepass.plan.tiles import Between, Tile
+from onepass.plan.tiles import Between, Limit, Tile
 
 
 @dataclass(frozen=True)
@@ -192,16 +192,52 @@ class ForwardThresholds:
     #: wider rows than these that are loaded element by element, LayerNorm of 8 x 20,001 3.9 against 3.4.
     prompt_elements: tuple[int, int] = (20480, 40960)
     prompt_singles: int = 3072
+    #: RMSNorm's sums with a residual, so many elements a thread, take more registers so: of 16 warps one is on an SM
+    #: for two, in fp32 of eight two for three. More rows than that are planned as many are: 8.45 us against 10.2 at 200
+    #: x 16,384, 8.7 against 11.0 at 264 x 14,400, in fp32 12.1 against 14.2 at 330 x 8,192. LayerNorm's are 8 to 12 %
+    #: slower as many, 133 x 11,264 8.1 against 7.2, 264 x 10,240 in fp32 14.4 against 13.3.
+    prompt_sums: int = 32
     #: Sums with a residual are stored before they are normalized, so that their way to memory is behind them when y
-    #: takes it, where rows have more bytes than so many, alone and in a cluster, or do not begin on 16 bytes, and are
-    #: no more than half as many as count as few: 1.82 us against 1.92 at 16 x 4,096, 4.2 against 4.6 at 133 x 8,192,
-    #: 5.0 against 5.4 at 400 x 4,352, 5.5 against 6.1 at 1,000 x 2,002, LayerNorm 6.2 against 6.7 at 600 x 4,096; in
-    #: fp32 4.8 against 5.4 at 200 x 4,096, 3.65 against 4.3 at 500 x 1,001. Level at 660 x 4,096, and more rows are 1
-    #: to 10 % slower so, with a y behind every sum that others wait for; narrower ones of 16 bits level to 5 % slower,
-    #: clusters of fewer bytes 1 to 5 %. Wide ones of 16 bits however many there are: 35.4 us against 38.3 at 1,000 x
-    #: 17,408, 131 against 139 at 4,000, 501 against 516 at 4,000 x 65,536; in fp32 56 against 54 at 400 x 32,768.
+    #: takes it, where rows have more bytes than so many, alone and in a cluster, or do not begin on 16 bytes, and no
+    #: more elements for each SM than so many: 1.82 us against 1.92 at 16 x 4,096, 4.2 against 4.6 at 133 x 8,192, 5.0
+    #: against 5.4 at 400 x 4,352, 5.5 against 6.1 at 1,000 x 2,002, LayerNorm 6.2 against 6.7 at 600 x 4,096; in fp32
+    #: 4.8 against 5.4 at 200 x 4,096, 3.65 against 4.3 at 500 x 1,001. Level at 660 x 4,096, and more rows are 1 to 10
+    #: % slower so, with a y behind every sum that others wait for; narrower ones of 16 bits level to 5 % slower,
+    #: clusters of fewer bytes 1 to 5 %. With an FP8 output fewer: 2.2 against 2.4 at 16 x 4,096, 3.2 against 3.4 at 64
+    #: x 8,192, but in groups of 128 5.3 against 5.2 at 400 x 4,096, and with a given scale 8.5 against 7.5 at 400 x
+    #: 8,192.
     sum_first_bytes: tuple[int, int] = (4096, 20480)
-    sum_first_from: int = 16385
+    sum_first_elements: tuple[int, int] = (20480, 8192)
+    #: Of 16 bits, from so many columns on, however many rows there are: 35.4 us against 38.3 at 1,000 x 17,408, 131
+    #: against 139 at 4,000, 501 against 516 at 4,000 x 65,536; but in fp32 56 against 54 at 400 x 32,768. And with an
+    #: FP8 scale for each row, which is one wait more: 89 against 121 at 4,000 x 13,312, where it takes fewer registers
+    #: so, 4.7 against 5.1 at 66 x 16,384, 11.5 against 12.4 at 400 x 12,288; 55.3 against 56.1 at 4,000 x 8,192.
+    sum_first_from: tuple[int, int] = (16385, 10241)
+    #: Limits of registers with which two programs are on an SM for one, three for two, or four for three. Without an
+    #: FP8 output LayerNorm's. In fp32, where weight and bias are late: 8.3 us against 10.0 at 400 x 7,168, 127 against
+    #: 142 at 4,000 x 16,384, 12.6 against 16.9 at 264 x 18,432, 177 against 191 at 4,000 x 20,480; not late, 23.5
+    #: against 12.7 at 264 x 16,384, but 7.3 against 9.1 at 264 x 10,240. With a residual, late: 17.1 against 18.9 at
+    #: 400 x 13,312, 119 against 123 at 4,000, but 141 against 137 at 4,000 x 16,384; in fp32 21.4 against 25.7 at 400 x
+    #: 11,264, 193 against 204 at 4,000 x 12,288. Stored first: 6.2 against 7.2 at 133 x 11,264, 7.7 against 8.7 at 200
+    #: x 12,288; stored with y they spill, 11.7 against 9.6 at 264 x 11,264. With an FP8 output and a residual. A scale
+    #: for each row: 8.8 us against 10.1 at 200 x 16,384, 112 against 120 at 4,000, LayerNorm 42.5 against 53.3 at 4,000
+    #: x 5,120; in groups of 128 8.35 against 9.8 at 133 x 15,360, LayerNorm 42.9 against 53.9 at 4,000 x 5,120, and
+    #: without a residual 53 against 62 at 4,000 x 11,264; a delayed scale 6.6 against 8.3 at 133 x 13,312, 110 against
+    #: 129 at 4,000 x 16,384. As few as run at once without it are up to 5 % slower so. Not in: groups of 128 without a
+    #: residual, RMSNorm, 50 against 47 at 4,000 x 13,312.
+    limits: tuple[Limit, ...] = (
+        Limit(None, True, False, 4, 6145, 20480, registers=64, late=True),
+        Limit(None, True, False, 4, 9217, 10240, registers=64, per_sm=1, late=False),
+        Limit(None, True, True, 4, 10241, 12288, registers=64, late=True),
+        Limit(None, True, True, 2, 12289, 16384, registers=64, late=True),
+        Limit(None, True, True, 2, 10241, 12288, registers=64, per_sm=1, late=False, sum_first=True),
+        Limit("token", False, True, 2, 14337, 16384, registers=64, per_sm=1),
+        Limit("token", True, True, 2, 4097, 6144, registers=80, per_sm=2),
+        Limit("block", False, True, 2, 14337, 16384, registers=64, per_sm=1),
+        Limit("block", True, False, 2, 10241, 12288, registers=80, per_sm=2),
+        Limit("block", True, True, 2, 4097, 6144, registers=80, per_sm=2),
+        Limit("delayed", False, True, 2, 12289, 16384, registers=64, per_sm=1),
+    )
     #: Up to so many of RMSNorm's rows, of no more than so many bytes, ask for the weight first: 1.57 us against 1.9 at
     #: 1 x 3,072, 1.8 against 1.9 at 1 x 5,120, 1.66 against 2.0 at 1 x 2,289 in fp32, level at 4 x 5,120. More rows are
     #: up to 8 % slower so, wider ones 6 %: of several the first that comes asks for all. LayerNorm's are 2 to 15 %

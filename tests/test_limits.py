@@ -1,0 +1,59 @@
+"""Limits of registers, and few sums that are planned as many are: where an SM has room for another program then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from onepass.plan import in_force
+from onepass.plan.forward_plans import forward_plan
+from planning import CLUSTERED, problem_of
+
+BF16, F32 = torch.bfloat16, torch.float32
+LIMITS = in_force.thresholds().limits
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: f"{limit.quantized}-{limit.first}")
+def test_rows_of_the_widths_that_a_limit_names_have_it(limit):
+    dtype = F32 if limit.itemsize == 4 else BF16
+    align = 16 // limit.itemsize
+    group = 128 if limit.quantized == "block" else 1
+    inside = range(-(-limit.first // 128) * 128, limit.last + 1, 128)
+
+    def plan(rows, cols):
+        problem = problem_of(rows, cols, dtype, residual=dtype if limit.residual else None)
+        problem = replace(problem, quantized=limit.quantized, group=group, walked=limit.quantized == "token")
+        return forward_plan(problem, CLUSTERED, limit.centred, align)
+
+    many = 150 if limit.sum_first else 200 if limit.late is False else 4000
+    assert {plan(many, cols).registers for cols in (inside[0], inside[len(inside) // 2], inside[-1])} == {
+        limit.registers
+    }
+    assert plan(max(1, 132 * limit.per_sm), inside[-1]).registers is None or not limit.per_sm
+    beside = [cols for cols in (inside[0] - 128, limit.last + 8) if not any(
+        other.first <= cols <= other.last and other != limit for other in LIMITS
+    )]  # fmt: skip
+    assert all(plan(many, cols).registers != limit.registers for cols in beside if plan(many, cols).slices == 1)
+
+
+@pytest.mark.parametrize(("cols", "dtype", "most"), [(16_384, BF16, 132), (14_344, BF16, 132), (8192, F32, 264)])
+def test_sums_that_would_wait_for_room_are_planned_as_many_are(cols, dtype, most):
+    problem = problem_of(1, cols, dtype, residual=dtype)
+
+    def plan(rows, centred=False, **changes):
+        planned = forward_plan(replace(problem, rows=rows, **changes), CLUSTERED, centred, 16 // dtype.itemsize)
+        return planned.prompt
+
+    assert plan(most) and not plan(most + 1)
+    assert not plan(most // 2 + 1, lanes=2)
+    assert plan(100, residual=None, sum=None)
+
+
+def test_sums_that_have_room_are_written_for_how_soon_a_row_is_done():
+    for cols, dtype, rows in ((14_336, BF16, 300), (8192, BF16, 400), (12_288, F32, 300)):
+        assert forward_plan(
+            problem_of(rows, cols, dtype, residual=dtype), CLUSTERED, False, 16 // dtype.itemsize
+        ).prompt
+    assert forward_plan(problem_of(200, 10_240, F32, residual=F32), CLUSTERED, True, 4).prompt
