@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
 from onepass.plan import in_force
+from onepass.plan.backward_plans import backward_plan
+from onepass.plan.column_sums import few_columns_plan
 from onepass.plan.forward_plans import forward_plan
+from onepass.plan.limits import most_few_limited
 from planning import CLUSTERED, problem_of
 
 BF16, F32 = torch.bfloat16, torch.float32
@@ -57,3 +61,27 @@ def test_sums_that_have_room_are_written_for_how_soon_a_row_is_done():
             problem_of(rows, cols, dtype, residual=dtype), CLUSTERED, False, 16 // dtype.itemsize
         ).prompt
     assert forward_plan(problem_of(200, 10_240, F32, residual=F32), CLUSTERED, True, 4).prompt
+
+
+FEW_LIMITS = in_force.thresholds().few_limits
+
+
+@pytest.mark.parametrize("limit", FEW_LIMITS, ids=lambda limit: f"{limit.registers}-{limit.first}")
+def test_a_backward_of_few_rows_has_its_limit_as_long_as_it_is_worth_it(limit):
+    dtype = F32 if limit.itemsize == 4 else BF16
+    of = partial(problem_of, dtype=dtype, residual=dtype if limit.residual else None)
+
+    def registers(rows, cols, align=16 // limit.itemsize):
+        plan = backward_plan(of(rows, cols), CLUSTERED, limit.centred, align, True)
+        return plan.registers if plan.schedule == "few" else None
+
+    for cols in (-(-limit.first // 8) * 8, limit.last):
+        most = most_few_limited(of(1, cols), CLUSTERED, limit.centred, 16 // limit.itemsize)
+        assert 250 < most < 500
+        assert registers(200, cols) == registers(min(most, 256), cols) == limit.registers
+        assert registers(most + 1, cols) is None
+        assert registers(200, cols, align=1) is None
+    assert registers(200, limit.last + 8) is None
+    if limit.per_sm is None:  # all programs run at once with it
+        at_once = 132 * (65536 // (32 * 8 * limit.registers))
+        assert most + few_columns_plan(of(most, limit.last), most).programs == at_once

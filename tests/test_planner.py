@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 import torch
 
-from onepass.plan import backward_plans, column_sums, forward_plans, in_force, plans, row_counts
+from onepass.plan import backward_plans, column_sums, forward_plans, in_force, plans
 from onepass.plan.device import INTERPRETER
 from planning import (
     ALIGNS,
@@ -72,11 +72,8 @@ def test_row_counts_that_were_prepared_for_have_all_kernels(centred, summed, dty
         turns, sector_turns = (size // math.gcd(cols, size) for size in (vector, 2 * vector))
         one = problem_of(1, cols, dtype, residual=dtype if summed else None)
         walked = replace(one, turns=turns, sector_turns=sector_turns)
-        limited = (backward_plans.least_by_thread(walked, device, align), backward_plans.most_limited(walked, device))
-        for kernels, problem, apart in (
-            (forwards, one, forward_plans.row_counts_apart(one, device, centred, align)),
-            (backwards, walked, row_counts.row_counts_apart(0, limited[0], limited[1] + 1)),
-        ):
+        for kernels, problem, planner in ((forwards, one, forward_plans), (backwards, walked, backward_plans)):
+            apart = planner.row_counts_apart(problem, device, centred, align)
             around = {max(1, rows + more) for rows in apart for more in (-1, 0, 1)}
             missing = kernels(problem, align, later | around) - kernels(problem, align, apart)
             assert not missing, (cols, missing)

@@ -25,7 +25,7 @@ from onepass.kernels import (
     tile_backward,
     turns_backward,
 )
-from onepass.plan import backward_plans, column_sums, plans, row_counts
+from onepass.plan import backward_plans, column_sums, plans
 from onepass.plan.device import device_of
 from onepass.plan.launch import Call, Launch, whole_call
 from onepass.plan.layout import Layout, contiguous_strides, layout_of
@@ -261,9 +261,8 @@ class Backward:
         """Launches, each with the tensors it takes (None: all); what partials and a mailbox are made from, if any."""
         align = self.align(aligned)
         # Another row count may get other kernels. They are compiled now, so that no later call waits for them.
-        device = device_of(self.place.device)
-        least = backward_plans.least_by_thread(self.problem, device, align)
-        counts = row_counts.row_counts_apart(0, least, backward_plans.most_limited(self.problem, device) + 1)
+        device, centred = device_of(self.place.device), self.norm.centred
+        counts = backward_plans.row_counts_apart(self.problem, device, centred, align)
         twins = [self.steps(self.plan(aligned, rows, in_turns), align)[0] for rows in counts]
         steps, partial_rows, words = self.steps(self.plan(aligned, None, in_turns), align)
         make_kernels([step for each in (*twins, steps) for step in each], self.place.device)

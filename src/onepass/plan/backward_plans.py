@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from onepass.plan import in_force
-from onepass.plan.column_sums import few_columns_plan
+from onepass.plan import in_force, row_counts
 from onepass.plan.device import Device
+from onepass.plan.limits import few_limited, most_few_limited
 from onepass.plan.plans import (
     CLUSTER,
     REGISTERS,
@@ -57,6 +57,12 @@ def backward_plan(problem: Problem, device: Device, centred: bool, align: int, m
         plan = split_turns_plan(problem, device, choice.tile, column)
         return plan or _wide(problem, device, _slice(problem, centred, align), column)
     return _wide(problem, device, choice.tile, column)
+
+
+def row_counts_apart(problem: Problem, device: Device, centred: bool, align: int) -> tuple[int, ...]:
+    """Row counts of which each may get kernels of its own, and no other row count further ones."""
+    limited = most_few_limited(problem, device, centred, align)
+    return row_counts.row_counts_apart(0, least_by_thread(problem, device, align), limited + 1)
 
 
 def least_by_thread(problem: Problem, device: Device, align: int) -> int:
@@ -152,16 +158,7 @@ def _few(problem: Problem, device: Device, centred: bool, align: int) -> Plan | 
     row = fitting((t.few_row, t.few_wide_row), columns)
     if row is None:
         return None
-    plan, (elements, registers) = tiles_of(problem, snug(row, problem.cols, align), "few"), t.few_registers
-    full = centred and plan.elements == elements and problem.h.itemsize == 2
-    return replace(plan, registers=registers) if full and rows <= most_limited(problem, device) else plan
-
-
-def most_limited(problem: Problem, device: Device) -> int:
-    """The most rows whose programs may have a limit of registers, by which they and those for dW all run at once."""
-    t = in_force.thresholds()
-    at_once = device.sms * (device.registers // (32 * t.few_row.warps * t.few_registers[1]))
-    return max(0, at_once - few_columns_plan(problem, at_once).programs)
+    return few_limited(problem, device, tiles_of(problem, snug(row, problem.cols, align), "few"), centred, align)
 
 
 def _few_split(problem: Problem, device: Device, align: int) -> Plan | None:

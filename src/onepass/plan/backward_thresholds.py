@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onepass.plan.tiles import Between, Tile
+from onepass.plan.tiles import Between, FewLimit, Tile
 
 
 @dataclass(frozen=True)
@@ -333,10 +333,19 @@ class BackwardThresholds:
     #: second reading costs more than the second launch.
     few_rows_of_any_width: int = 256
     few_row: Tile = Tile(16384, 1, 8, block=2048)
-    #: LayerNorm's of 16 bits, with so many elements a thread, would take a few registers more than these, with which
-    #: four programs are on an SM, and have them where those for rows and for dW are no more than that: 7.0 us against
-    #: 8.2 at 300 x 4,000, 7.8 against 8.7 at 400 x 4,096, level up to 200 rows; but 10.8 against 10.1 at 512 x 3,584.
-    few_registers: tuple[int, int] = (16, 64)
+    #: Limits of registers with which an SM has room for another of these. LayerNorm's: 7.0 us against 8.2 at 300 x
+    #: 4,000, 7.8 against 8.7 at 400 x 4,096, level up to 200 rows, but 10.8 against 10.1 at 512 x 3,584; 6.2 against
+    #: 7.1 at 200 x 6,144, but 9.1 against 8.8 at 300. With a residual: 5.4 against 6.7 at 200 x 4,096, and 5.7 with 64;
+    #: in fp32 13.0 against 15.5 at 200 x 8,192. RMSNorm's with a residual: 6.9 against 8.0 at 300 x 5,120, 6.9 against
+    #: 7.3 at 200 x 7,168. Elsewhere they are level to a quarter slower, 13.8 against 12.5 at 380 x 10,240.
+    few_limits: tuple[FewLimit, ...] = (
+        FewLimit(True, False, 2, 3073, 4096, registers=64),
+        FewLimit(True, False, 2, 5121, 6144, registers=80, per_sm=2),
+        FewLimit(True, True, 2, 3073, 4096, registers=80),
+        FewLimit(True, True, 4, 7169, 8192, registers=128, per_sm=2),
+        FewLimit(False, True, 2, 4097, 5120, registers=64, per_sm=3),
+        FewLimit(False, True, 2, 6145, 7168, registers=80, per_sm=3),
+    )
     #: More than `few_wide_rows` that are loaded in pieces of 2 bytes: 10.1 us against 12.1 at 90 x 12,779, 6.1 against
     #: 7.2 at 200 x 4,099, 3.3 against 5.3 at 200 x 301. LayerNorm's fewer are slower so, 3.5 against 3.0 at 20 x 4,099.
     few_odd_row: Tile = Tile(16384, 1, 16, block=1024)

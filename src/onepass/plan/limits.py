@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onepass.plan import in_force
+from onepass.plan.column_sums import few_columns_plan
 from onepass.plan.device import Device
 from onepass.plan.plans import Plan, piece_of
-from onepass.plan.tiles import Limit
+from onepass.plan.tiles import FewLimit, Limit
 from onepass.spec import Problem
 
 
@@ -38,3 +39,39 @@ def _limits(problem: Problem, centred: bool) -> list[Limit]:
         if (limit.quantized, limit.centred, limit.residual, limit.itemsize) == kind
         and limit.first <= problem.cols <= limit.last
     ]
+
+
+def few_limited(problem: Problem, device: Device, plan: Plan, centred: bool, align: int) -> Plan:
+    """The same for a backward of few rows."""
+    limit = _few_limit(problem, centred, align)
+    few = limit is not None and problem.rows * problem.lanes <= _most_few(problem, device, limit)
+    return replace(plan, registers=limit.registers) if limit is not None and few else plan
+
+
+def most_few_limited(problem: Problem, device: Device, centred: bool, align: int) -> int:
+    """The most rows that have that limit."""
+    limit = _few_limit(problem, centred, align)
+    return 0 if limit is None else _most_few(problem, device, limit) // problem.lanes
+
+
+def _few_limit(problem: Problem, centred: bool, align: int) -> FewLimit | None:
+    if piece_of(problem.h, align) < 16:
+        return None
+    kind = (centred, problem.residual is not None, problem.h.itemsize)
+    return next(
+        (
+            limit
+            for limit in in_force.thresholds().few_limits
+            if (limit.centred, limit.residual, limit.itemsize) == kind and limit.first <= problem.cols <= limit.last
+        ),
+        None,
+    )
+
+
+def _most_few(problem: Problem, device: Device, limit: FewLimit) -> int:
+    if limit.per_sm is not None:
+        return device.sms * limit.per_sm
+    # Beside those for rows there are programs for dW, of as many warps.
+    warps = in_force.thresholds().few_row.warps
+    at_once = device.sms * (device.registers // (32 * warps * limit.registers))
+    return max(0, at_once - few_columns_plan(problem, at_once).programs)

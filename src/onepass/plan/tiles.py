@@ -38,5 +38,18 @@ class Limit:
     sum_first: bool | None = None  # and sums are stored first, or are not
 
 
+@dataclass(frozen=True)
+class FewLimit:
+    """The same for the backward of few rows."""
+
+    centred: bool
+    residual: bool
+    itemsize: int
+    first: int
+    last: int
+    registers: int
+    per_sm: int | None = None  # where rows are no more for each SM; None: where all programs run at once with it
+
+
 #: Tiles that serve from so many columns on, up to as many as they say.
 Between = tuple[tuple[int, Tile], ...]
