@@ -408,7 +408,7 @@ def _choice(problem: Problem, device: Device, centred: bool, align: int) -> Choi
     if stream is not None:
         return Choice("stream", stream)
     if piece == 16 and not problem.quantized and problem.residual is not None:
-        shared = fitting(t.summed_clusters if problem.x.itemsize == 2 else t.summed_fp32_clusters, columns)
+        shared = fitting(t.summed_cluster_tiles if problem.x.itemsize == 2 else t.summed_fp32_cluster_tiles, columns)
         if shared is not None:
             return Choice("cluster", shared)
     return Choice("split", _forward_slice(problem, centred, align))

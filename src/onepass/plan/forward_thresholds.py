@@ -385,12 +385,12 @@ class ForwardThresholds:
     #: rows there are: 264 us against 260 in slices at 2,048 x 65,536, but 11.8 against 12.2 at 64.
     #: Of six blocks five such programs are on an SM only with a limit of registers, where sums are stored first
     #: (above): 7.7 us against 8.2 stored with y at 64 x 40,968, and 9.1 first without it.
-    summed_clusters: tuple[Tile, ...] = (
+    summed_cluster_tiles: tuple[Tile, ...] = (
         Tile(81920, 1, 4, block=1024),
         Tile(98304, 1, 4, block=1024, registers=96),
         Tile(131072, 1, 4, block=1024),
     )
-    summed_fp32_clusters: tuple[Tile, ...] = (Tile(131072, 1, 4, block=1024),)
+    summed_fp32_cluster_tiles: tuple[Tile, ...] = (Tile(131072, 1, 4, block=1024),)
     #: And from there on programs share a row, a slice each, with so many on an SM at the least: 512 us against 545 by
     #: programs that stay at 4,096 x 131,072, 520 against 546 at 2,048 x 262,144, 146 against 171 walked at 2,048 x
     #: 70,000. Where they are few all run at once, and the weight comes first: 5.3 us against 5.7 at 17 x 109,888.
