@@ -58,10 +58,7 @@ def test_what_the_compiler_made_is_read():
     [
         (["somewhat"], "rms_norm-forward-4096x4096-bfloat16, not somewhat"),
         (["rms_norm-forward-4x64-int8"], "dtype must be one of float32, bfloat16, float16, not int8"),
-        (
-            ["rms_norm-forward-4x64-float16-wfloat32"],
-            "with a weight of its dtype and without FP8",
-        ),
+        (["rms_norm-forward-4x64-float16-qkv2"], "must be of a dense norm, without FP8"),
         (["rms_norm-forward-4x64-float16", "--choice", "tile warps=two"], "like warps=8; not tile warps=two"),
         (["rms_norm-forward-4x64-float16", "--choice", "heap warps=2"], "one of tile, turns, split, split_turns,"),
     ],
