@@ -13,6 +13,9 @@ from onepass.plan.plans import Plan, piece_of, power_of_two
 from onepass.plan.tiles import Tile
 from onepass.spec import Problem
 
+#: Few sums of 32 elements a thread take 72 to 79 registers: an SM has room for so many warps of whole programs, by 16.
+WARPS_AT_ONCE = 16
+
 
 def affine_late(problem: Problem, device: Device, tile: Tile, plan: Plan, centred: bool, align: int) -> Plan:
     """The plan, with weight and bias asked for late where more programs can then run at once, and there are more."""
@@ -66,12 +69,13 @@ def _take_turns(problem: Problem, device: Device, plan: Plan, centred: bool) -> 
     """Whether sums with the residual would wait for room on an SM, written so; as they are for many they do not."""
     full = not centred and problem.residual is not None and plan.elements == in_force.thresholds().prompt_sums
     large = plan.warps >= 16 or problem.x.itemsize == 4
-    return full and large and problem.rows * problem.lanes > device.sms * 16 // plan.warps
+    return full and large and problem.rows * problem.lanes > device.sms * WARPS_AT_ONCE // plan.warps
 
 
 def least_in_turns(problem: Problem, device: Device) -> tuple[int, ...]:
     """The fewest rows that do, by 16 warps a row and by eight."""
-    return tuple(device.sms * each // problem.lanes + 1 for each in (1, 2)) if problem.residual is not None else ()
+    at_once = (device.sms * WARPS_AT_ONCE // warps for warps in (16, 8))
+    return tuple(rows // problem.lanes + 1 for rows in at_once) if problem.residual is not None else ()
 
 
 def sum_first(problem: Problem, device: Device, plan: Plan, centred: bool, align: int) -> Plan:

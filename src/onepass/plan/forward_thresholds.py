@@ -225,19 +225,28 @@ class ForwardThresholds:
     #: without a residual 53 against 62 at 4,000 x 11,264; a delayed scale 6.6 against 8.3 at 133 x 13,312, 110 against
     #: 129 at 4,000 x 16,384. As few as run at once without it are up to 5 % slower so. Not in: groups of 128 without a
     #: residual, RMSNorm, 50 against 47 at 4,000 x 13,312.
+    # fmt: off
     limits: tuple[Limit, ...] = (
-        Limit(None, True, False, 4, 6145, 20480, registers=64, late=True),
-        Limit(None, True, False, 4, 9217, 10240, registers=64, per_sm=1, late=False),
-        Limit(None, True, True, 4, 10241, 12288, registers=64, late=True),
-        Limit(None, True, True, 2, 12289, 16384, registers=64, late=True),
-        Limit(None, True, True, 2, 10241, 12288, registers=64, per_sm=1, late=False, sum_first=True),
-        Limit("token", False, True, 2, 14337, 16384, registers=64, per_sm=1),
-        Limit("token", True, True, 2, 4097, 6144, registers=80, per_sm=2),
-        Limit("block", False, True, 2, 14337, 16384, registers=64, per_sm=1),
-        Limit("block", True, False, 2, 10241, 12288, registers=80, per_sm=2),
-        Limit("block", True, True, 2, 4097, 6144, registers=80, per_sm=2),
-        Limit("delayed", False, True, 2, 12289, 16384, registers=64, per_sm=1),
+        Limit(centred=True, residual=False, itemsize=4, first=6145, last=20480, registers=64, late=True),
+        Limit(centred=True, residual=False, itemsize=4, first=9217, last=10240, registers=64, per_sm=1, late=False),
+        Limit(centred=True, residual=True, itemsize=4, first=10241, last=12288, registers=64, late=True),
+        Limit(centred=True, residual=True, itemsize=2, first=12289, last=16384, registers=64, late=True),
+        Limit(centred=True, residual=True, itemsize=2, first=10241, last=12288,
+              registers=64, per_sm=1, late=False, sum_first=True),
+        Limit(centred=False, residual=True, itemsize=2, first=14337, last=16384,
+              registers=64, per_sm=1, quantized="token"),
+        Limit(centred=True, residual=True, itemsize=2, first=4097, last=6144,
+              registers=80, per_sm=2, quantized="token"),
+        Limit(centred=False, residual=True, itemsize=2, first=14337, last=16384,
+              registers=64, per_sm=1, quantized="block"),
+        Limit(centred=True, residual=False, itemsize=2, first=10241, last=12288,
+              registers=80, per_sm=2, quantized="block"),
+        Limit(centred=True, residual=True, itemsize=2, first=4097, last=6144,
+              registers=80, per_sm=2, quantized="block"),
+        Limit(centred=False, residual=True, itemsize=2, first=12289, last=16384,
+              registers=64, per_sm=1, quantized="delayed"),
     )
+    # fmt: on
     #: Up to so many of RMSNorm's rows, of no more than so many bytes, ask for the weight first: 1.57 us against 1.9 at
     #: 1 x 3,072, 1.8 against 1.9 at 1 x 5,120, 1.66 against 2.0 at 1 x 2,289 in fp32, level at 4 x 5,120. More rows are
     #: up to 8 % slower so, wider ones 6 %: of several the first that comes asks for all. LayerNorm's are 2 to 15 %

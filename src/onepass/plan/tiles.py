@@ -26,13 +26,13 @@ class Tile:
 class Limit:
     """Of a thread's registers, for a forward's rows of `first` to `last` columns that one program holds."""
 
-    quantized: str | None
     centred: bool
     residual: bool
     itemsize: int  # of x
     first: int
     last: int
     registers: int
+    quantized: str | None = None  # the scaling of an FP8 output
     per_sm: int = 0  # where rows are more than so many for each SM: fewer have room without it
     late: bool | None = None  # and weight and bias are asked for late, or are not; None: either way
     sum_first: bool | None = None  # and sums are stored first, or are not
