@@ -29,7 +29,7 @@ from onepass.plan import backward_plans, column_sums, plans
 from onepass.plan.device import device_of
 from onepass.plan.launch import Call, Launch, whole_call
 from onepass.plan.layout import Layout, contiguous_strides, layout_of
-from onepass.plan.plans import Plan, power_of_two
+from onepass.plan.plans import Plan, itemsize, power_of_two
 from onepass.spec import Norm, Problem
 
 #: Whether gradients of x, weight, bias and residual are asked for, in that order; and what each gets.
@@ -327,6 +327,7 @@ class Backward:
         elif plan.schedule == "tile":
             partial_rows = plan.programs
             warps, side = self._lies_over(plan, align)
+            sizes = itemsize(problem.weight), problem.h.itemsize
             scalars = (
                 *strides, affine_lane, problem.rows, problem.lanes, cols, plan.programs // problem.lanes, norm.offset,
             )  # fmt: skip
@@ -335,7 +336,7 @@ class Backward:
                 "PACKED": plans.is_packed(plan, align, backward=True), "STAGES": plan.stages,
                 "WARPS": warps, "SIDE": side,
                 "DENSE": self.layout.is_dense(problem.cols) and backward_plans.by_constants(problem, norm.centred),
-                "OVER_ROWS": plan.lies_otherwise(min(align, 16 // problem.h.itemsize)),
+                "OVER_ROWS": plan.lies_otherwise(min(align, 16 // problem.h.itemsize), *sizes),
             }  # fmt: skip
             add(tile_backward, every, scalars, constants, plan)
         elif plan.schedule == "threads":
@@ -370,16 +371,17 @@ class Backward:
             constants = kept | {"BLOCK": plan.block, "PEERS": power_of_two(plan.slices), "STAGES": plan.stages}
             add(split_backward, [*every, "mailbox"], scalars, constants, plan)
         elif plan.schedule in ("ring", "ring_turns") and needs.dx:
-            partial_rows = plan.programs // plan.slices
-            mailbox = problem.rows * plan.slices
+            groups, partial_rows = plan.programs // plan.slices, plan.partials
+            mailbox = (problem.rows + (partial_rows if norm.centred else 0)) * plan.slices
             row_strides, taken = divided(align, (dy, h, dx))[::2], kept | {"TURNS": 1}
             if plan.turns > 1:
                 row_strides, taken, cols = (turn_row,) * 3, in_turns, problem.cols
-            scalars = (*row_strides, problem.rows, cols, plan.slices, partial_rows, norm.offset)
-            constants = {key: taken[key] for key in taken if key not in ("CENTRED", "LANED")} | {
+            scalars = (*row_strides, problem.rows, cols, plan.slices, groups, partial_rows, norm.offset)
+            constants = {key: taken[key] for key in taken if key != "LANED"} | {
                 "BLOCK": plan.block, "PEERS": power_of_two(plan.slices), "STAGES": plan.stages,
             }  # fmt: skip
-            add(ring_backward, ["dy", "h", "weight", "rstd", "dx", "dweights", "mailbox"], scalars, constants, plan)
+            names = ["dy", "h", "weight", *statistics, "dx", "dweights", "dbiases", "mailbox"]
+            add(ring_backward, names, scalars, constants, plan)
         else:
             if wants_affine:  # before dx, which may be written over dy
                 how = column_sums.affine_plan(problem, device_of(self.place.device))

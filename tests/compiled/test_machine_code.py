@@ -237,16 +237,31 @@ def test_a_part_of_all_of_few_wide_rows_is_held_and_words_are_asked_for_at_once(
     step.compiled(call.place.device)
     [kernel] = compiled
     assert not stack_bytes(kernel)
-    looks = re.findall(r"again: (.*?) setp", kernel.asm["ptx"])
+    looks = re.findall(r"reg \.pred any; (.*?) again: .*? vote\.sync", kernel.asm["ptx"])
     assert [look.count("ld.relaxed.gpu.global") for look in looks] == [words], "once, and all that a thread has"
 
 
+@both
+@pytest.mark.parametrize(("rows", "cols"), [(576_000, 384), (65536, 1024), (16384, 4096)])
+def test_rows_lie_as_they_would_with_a_weight_of_more_bits(compiled, rows, cols, norm):
+    """Else dx would pass through shared memory in each step of a walk."""
+    problem = replace(problem_of(norm, rows, cols, BF16), weight=F32, bias=F32 if norm.centred else None)
+    needs = Needs(True, False, True, norm.centred)
+    call = Backward(norm, problem, (rows, cols), torch.device("meta"), ((cols, 1), None, (cols, 1)), needs)
+    plan = call.plan()
+    assert plan.schedule == "tile" and plan.rows > 1
+    call.steps(plan, call.align(True))[0][0].compiled(call.place.device)
+    [kernel] = compiled
+    assert not moved(kernel) and not stack_bytes(kernel)
+
+
+@both
 @pytest.mark.parametrize("cols", [8448, 262144])
-def test_a_ring_is_filled_in_vectors_and_nothing_spills(compiled, cols):
-    for dtype in (BF16, torch.float32):
+def test_a_ring_is_filled_in_vectors_and_nothing_spills(compiled, cols, norm):
+    for dtype in (BF16, torch.float16 if norm.centred else torch.float32):
         call = Backward(
-            RMS, problem_of(RMS, 8192, cols, dtype), (8192, cols), torch.device("meta"), ((cols, 1), None, (cols, 1)),
-            Needs(True, False, True, False),
+            norm, problem_of(norm, 8192, cols, dtype), (8192, cols), torch.device("meta"), ((cols, 1), None, (cols, 1)),
+            Needs(True, False, True, norm.centred),
         )  # fmt: skip
         call.steps(call.plan(), call.align(True))[0][0].compiled(call.place.device)
     assert [kernel.name for kernel in compiled] == ["ring_backward"] * 2

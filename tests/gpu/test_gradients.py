@@ -51,6 +51,25 @@ def test_gradients_are_as_good_as_torchs(case: Case) -> None:
         assert mine <= ROOM * best + FLOOR, f"{name}: an error of {mine:.3g}, where torch's is {best:.3g}"
 
 
+@pytest.mark.parametrize("shape", [(4099, 128), (1031, 1024), (523, 4096)], ids=str)
+@pytest.mark.parametrize("op", ["rms_norm", "layer_norm"])
+def test_a_weight_of_more_bits_than_the_rows_has_gradients_as_good(op: str, shape: tuple[int, int]) -> None:
+    """It lies over threads as the rows do, several of which a program has."""
+    case = Case("wide weight", op, "tile", shape, torch.bfloat16, bias=op == "layer_norm")
+    tensors = tensors_of(case)
+    tensors = tensors._replace(
+        weight=tensors.weight.float(), bias=None if tensors.bias is None else tensors.bias.float()
+    )
+    with on_schedule(case, tensors) as plan:
+        got = differentiated(ours(case), tensors)
+    assert plan.backward is not None and (plan.backward.schedule, plan.backward.rows > 1) == ("tile", True), str(plan)
+    truth = differentiated(defined(plan.norm, torch.float64), widened(tensors))
+    theirs = differentiated(defined(plan.norm, torch.float32), tensors)
+    for name, true in truth.items():
+        mine, best = error(got[name], true), error(theirs[name], true)
+        assert mine <= ROOM * best + FLOOR, f"{name}: an error of {mine:.3g}, where torch's is {best:.3g}"
+
+
 @pytest.mark.parametrize("frozen", ["x", "weight"])
 @pytest.mark.parametrize("name", ["block rows", "split"])
 def test_a_frozen_tensor_changes_nothing_for_the_other(name: str, frozen: str) -> None:
