@@ -146,9 +146,39 @@ def test_wide_rows_of_rms_norm_wait_for_their_sums_in_shared_memory():
     with in_force.force("backward", plans.Choice("ring", t.rings[0])):  # as a table may have it of another problem
         assert plan_of(plain).schedule == "ring"
         assert "ring" not in {plan_of(problem).schedule for problem in others[1:]}
-        assert "ring" not in {plan_of(plain, align=4).schedule, plan_of(plain, centred=True).schedule}
+        assert plan_of(plain, align=4).schedule != "ring"
     assert "ring" not in {plan_of(problem).schedule for problem in others}
-    assert "ring" not in {plan_of(plain, align=4).schedule, plan_of(plain, centred=True).schedule}
+    assert plan_of(plain, align=4).schedule != "ring"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_many_wide_rows_of_layer_norm_wait_for_their_sums_in_shared_memory(dtype):
+    def plan_of(rows, cols, dtype=dtype, **changes):
+        bias = {"bias": dtype} | changes
+        problem = replace(problem_of(rows, cols, dtype), **bias)
+        return problem, backward_plans.backward_plan(problem, GLUON, True, min(8, cols & -cols), True)
+
+    t = in_force.thresholds()
+    for cols, rows in product((8256, 12_288, 16_384, 65_536, 65_544, 131_072, 262_144), (4096, 8192, 100_000)):
+        problem, plan = plan_of(rows, cols)
+        assert (plan.schedule, plan.together, plan.rows) == ("ring", True, 1)
+        assert plan.slices * plan.block >= cols > (plan.slices - 1) * plan.block
+        per_sm = -(-plan.programs // GLUON.sms)
+        assert plan.registers * plan.warps * 32 * per_sm <= GLUON.registers
+        assert per_sm * plan.stages * plan.block * 2 * dtype.itemsize < GLUON.shared
+        groups = plan.programs // plan.slices
+        assert groups <= 2 * plan.partials <= 2 * groups, "each partial row is of one group or two"
+        x = rows * cols * dtype.itemsize
+        assert 8 * cols * plan.partials <= max(t.partials_bytes, x // t.partials_of_x)
+        least = backward_plans.least_in_ring(problem, GLUON, True)
+        assert [plan_of(fewer, cols)[1].schedule for fewer in (least - 1, least)] == ["split", "ring"]
+        assert least in backward_plans.row_counts_apart(problem, GLUON, True, 8), "compiled with the first call"
+        assert least >= t.centred_ring_rows * groups
+    assert plan_of(8192, 8192)[1].schedule == "tile"
+    assert plan_of(8192, 16_392)[1].schedule == "split", "slices that begin in the middle of lines"
+    assert plan_of(8192, 16_384, torch.float32)[1].schedule == "split"
+    assert plan_of(8192, 16_384, residual=dtype, sum=dtype)[1].schedule == "split"
+    assert plan_of(8192, 16_384, turns=2)[1].schedule != "ring"
 
 
 def test_a_ring_counts_from_sectors_unless_that_leaves_too_few_groups():

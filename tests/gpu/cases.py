@@ -86,11 +86,18 @@ CASES = [
     Case("ring fp32", "rms_norm", "tile", (517, 9004), FP32),
     Case("ring offset llama", "rms_norm", "tile", (517, 10008), FP16, options={"offset": 1.0, "cast": "llama"}),
     Case("wide ring from the middle of lines", "rms_norm", "tile", (517, 40968), BF16),
+    Case("ring with a bias", "rms_norm", "tile", (517, 10000), BF16, bias=True),
+    # LayerNorm's, of more rows, where two groups of programs share a partial row; the last slices are not full.
+    Case("ring layer", "layer_norm", "tile", (2551, 9984), BF16, bias=True),
+    Case("ring layer without bias", "layer_norm", "tile", (2551, 9984), BF16),
+    Case("ring layer offset llama", "layer_norm", "tile", (2551, 9984), FP16, options={"offset": 1.0, "cast": "llama"}),
+    Case("wide ring layer from the middle of lines", "layer_norm", "split", (353, 70008), BF16, bias=True),
     # And rings of rows at odd addresses; of 10,239 columns some end with a slice, others leave the last one empty.
     Case("ring in turns", "rms_norm", "tile", (517, 9001), BF16),
     Case("ring in turns, of which some end with a slice", "rms_norm", "tile", (523, 10239), BF16),
     Case("ring in turns, in pieces of 4 bytes", "rms_norm", "tile", (517, 10242), FP16, options={"cast": "llama"}),
     Case("ring in turns, in pieces of 8 bytes", "rms_norm", "tile", (517, 9004), BF16),
+    Case("ring in turns with a bias", "rms_norm", "tile", (517, 9001), BF16, bias=True),
     Case("ring in turns, of few groups", "rms_norm", "split", (71, 140_001), BF16),
     # Rows in blocks, several of them short; and as many blocks as a program may hold.
     *(Case(f"384 columns {op}", op, "tile", (4099, 384), BF16) for op in ("rms_norm", "layer_norm")),
@@ -276,11 +283,12 @@ def backward_schedule(case: Case) -> str:
     dense = not case.per_head and case.residual in (None, case.dtype)
     if _has_a_thread_a_row(case, rows, width) and dense:
         return "threads"
-    if ((cols & -cols) * size <= 4 or (_has_ring(case, width) and dense and width % 16)) and case.schedule != "stream":
+    ring = _has_ring(case, width)
+    if ((cols & -cols) * size <= 4 or (ring and dense and width % 16)) and case.schedule != "stream":
         return _schedule_of_odd(case, cols, width)
     most = t.centred_backward_most if case.op == "layer_norm" else t.summed_backward_most
     shared = case.schedule == "tile" and (case.op == "layer_norm" or case.residual is not None) and cols > most
-    ring = _has_ring(case, width) and width % 16 == 0 and case.schedule != "stream"
+    ring = (ring or _has_centred_ring(case, rows, width)) and width % 16 == 0 and case.schedule != "stream"
     return "ring" if ring else "split" if shared else case.schedule
 
 
@@ -297,6 +305,18 @@ def _has_a_thread_a_row(case: Case, rows: int, width: int) -> bool:
 def _has_ring(case: Case, width: int) -> bool:
     plain = GLUON and case.op == "rms_norm" and case.residual is None
     return plain and width // 2 >= in_force.thresholds().ring_from
+
+
+def _has_centred_ring(case: Case, rows: int, width: int) -> bool:
+    """LayerNorm's, of 16 bits, if each group of programs, one for each slice, has rows enough."""
+    t = in_force.thresholds()
+    narrow = width // 2 <= t.rings[0].cols * t.many_slices
+    tile = t.rings[0] if narrow else t.rings[-1]
+    programs = torch.cuda.get_device_properties(0).multi_processor_count * (tile.programs_per_sm or 1)
+    groups = programs // -(-width // 2 // tile.cols)
+    plain = GLUON and case.op == "layer_norm" and case.residual is None and case.dtype != FP32 and not case.per_head
+    begins = width % 128 == 0 if narrow else width % 16 == 0
+    return plain and begins and width // 2 >= t.ring_from and rows >= t.centred_ring_rows * groups
 
 
 def _schedule_of_odd(case: Case, cols: int, width: int) -> str:

@@ -12,7 +12,7 @@ numbers, on which CUB's scans rely too; it is not a matter of how many run at th
 import triton
 import triton.language as tl
 
-from onepass.kernels.mailbox import WAIT_WHILE_ONES
+from onepass.kernels.mailbox import WAIT_FOR_COUNT, WAIT_WHILE_ONES
 from onepass.kernels.parts import (
     INTERPRETED,
     KEPT,
@@ -30,23 +30,6 @@ from onepass.kernels.tile import tile_rows
 
 #: Rows of a tile: the longest group down a column.
 TILE = tl.constexpr(128)
-
-#: One thread looks, since each look makes the SM forget what it has in its L1; the others wait at the barrier.
-WAIT_FOR_COUNT = tl.constexpr(
-    """{
-    .reg .pred other, early;
-    .reg .u32 thread;
-    mov.u32 thread, %tid.x;
-    setp.ne.u32 other, thread, 0;
-    mov.b32 $0, 0;
-    @other bra there;
-look:
-    ld.acquire.gpu.global.b32 $0, [$1];
-    setp.lt.s32 early, $0, $2;
-    @early bra look;
-there:
-    }"""
-)
 
 
 @triton.jit

@@ -12,9 +12,8 @@ takes 17.1 us against 7.4. Triton's interpreter does not know it.
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.runtime.jit import constexpr_function
 
-from onepass.kernels.mailbox import bits_of, bits_of_pair, pair_of
+from onepass.kernels.mailbox import bits_of, bits_of_pair, pair_of, wait_for_all
 from onepass.kernels.parts import (
     deviation_of,
     input_gradient,
@@ -29,29 +28,6 @@ from onepass.kernels.parts import (
     wide,
     with_affine,
 )
-
-
-@constexpr_function
-def look(words, wide):
-    """Asks for as many words at once, and for all again while one is zero."""
-    kind, numbers = "b64" if wide else "b32", range(words)
-    loads = " ".join(f"ld.relaxed.gpu.global.{kind} ${n}, [${words + n}];" for n in numbers)
-    looks = " ".join(f"setp.eq.or.{kind} missing, ${n}, 0, missing;" for n in numbers[1:])
-    return f"{{ .reg .pred missing; again: {loads} setp.eq.{kind} missing, $0, 0; {looks} @missing bra again; }}"
-
-
-@constexpr_function
-def operands(words, wide):
-    return ",".join(["=&l" if wide else "=&r"] * words + ["l"] * words)
-
-
-@gluon.jit
-def wait_for_all(p_words, WORDS: gl.constexpr):
-    """The words, once they are there; of these a thread has so many, which it must not ask for one after the other."""
-    WIDE: gl.constexpr = p_words.dtype.element_ty == gl.int64
-    how: gl.constexpr = look(WORDS, WIDE)
-    which: gl.constexpr = operands(WORDS, WIDE)
-    return tl.inline_asm_elementwise(how, which, [p_words], p_words.dtype.element_ty, False, WORDS)
 
 
 @gluon.jit

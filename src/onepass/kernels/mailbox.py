@@ -7,6 +7,7 @@ two sums are exchanged they share one 64-bit word, so that there is one wait.
 
 import triton
 import triton.language as tl
+from triton.runtime.jit import constexpr_function
 
 from onepass.kernels.parts import INTERPRETED
 from onepass.kernels.sums import sum_by_warps
@@ -52,6 +53,44 @@ LOOK_32 = tl.constexpr(_LOOK.replace("TYPE", "b32"))
 LOOK_64 = tl.constexpr(_LOOK.replace("TYPE", "b64"))
 #: Where zero is a value like any other.
 WAIT_WHILE_ONES = tl.constexpr(_WAIT.replace("TYPE", "b32").replace("MISSING", "0xFFFFFFFF"))
+#: For what another program left in memory before it counted. One thread looks, since each look makes the SM forget what
+#: it has in its L1; the others wait for it at a barrier.
+WAIT_FOR_COUNT = tl.constexpr(
+    """{
+    .reg .pred other, early;
+    .reg .u32 thread;
+    mov.u32 thread, %tid.x;
+    setp.ne.u32 other, thread, 0;
+    mov.b32 $0, 0;
+    @other bra there;
+look:
+    ld.acquire.gpu.global.b32 $0, [$1];
+    setp.lt.s32 early, $0, $2;
+    @early bra look;
+there:
+    }"""
+)
+
+
+@constexpr_function
+def wait_for_words(words, wide):
+    """All are asked for at once, and those that are not there yet again, while a thread of the warp misses one.
+
+    Else threads would come out of the wait one by one, and the warp's sums be made for each of them alone.
+    """
+    kind, numbers = "b64" if wide else "b32", range(words)
+    ask = [f"ld.relaxed.gpu.global.{kind} ${n}, [${words + n}];" for n in numbers]
+    look = [f"setp.eq.{kind} missing{n}, ${n}, 0; or.pred any, any, missing{n};" for n in numbers]
+    return (
+        f"{{ .reg .pred any; {' '.join(f'.reg .pred missing{n};' for n in numbers)} {' '.join(ask)} again: "
+        f"setp.ne.s32 any, 0, 0; {' '.join(look)} vote.sync.any.pred any, any, 0xffffffff; "
+        f"{' '.join(f'@missing{n} {ask[n]}' for n in numbers)} @any bra again; }}"
+    )
+
+
+@constexpr_function
+def operands(words, wide):
+    return ",".join(["=&l" if wide else "=&r"] * words + ["l"] * words)
 
 
 @triton.jit
@@ -115,6 +154,15 @@ def wait_for(p_words):
         return tl.inline_asm_elementwise(WAIT_64, "=l,l", [p_words], dtype=tl.int64, is_pure=False, pack=1)
     else:
         return tl.inline_asm_elementwise(WAIT_32, "=r,l", [p_words], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def wait_for_all(p_words, WORDS: tl.constexpr):
+    """The same of so many in each thread, for whole warps."""
+    WIDE: tl.constexpr = p_words.dtype.element_ty == tl.int64
+    how: tl.constexpr = wait_for_words(WORDS, WIDE)
+    which: tl.constexpr = operands(WORDS, WIDE)
+    return tl.inline_asm_elementwise(how, which, [p_words], p_words.dtype.element_ty, False, WORDS)
 
 
 @triton.jit

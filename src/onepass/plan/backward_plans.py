@@ -42,8 +42,8 @@ def backward_plan(problem: Problem, device: Device, centred: bool, align: int, m
     column = problem.y.itemsize + problem.h.itemsize + itemsize(problem.sum)
     if choice.schedule in ("ring", "ring_turns"):
         # What was tuned may be for rows without lanes, or in turns, which its signature does not tell apart.
-        suits = _suits_a_ring(problem, centred, align) and choice.schedule == _ring_for(problem)
-        plan = _ring(problem, device, choice) if suits else None
+        suits = _suits_a_ring(problem, device, centred, align) and choice.schedule == _ring_for(problem)
+        plan = _ring(problem, device, choice, centred) if suits else None
         if plan is not None:
             return plan
         choice = _held_backward(problem, centred, align)
@@ -62,7 +62,8 @@ def backward_plan(problem: Problem, device: Device, centred: bool, align: int, m
 def row_counts_apart(problem: Problem, device: Device, centred: bool, align: int) -> tuple[int, ...]:
     """Row counts of which each may get kernels of its own, and no other row count further ones."""
     limited = most_few_limited(problem, device, centred, align)
-    return row_counts.row_counts_apart(0, least_by_thread(problem, device, align), limited + 1)
+    least = least_by_thread(problem, device, align), least_in_ring(problem, device, centred)
+    return row_counts.row_counts_apart(0, *least, limited + 1)
 
 
 def least_by_thread(problem: Problem, device: Device, align: int) -> int:
@@ -85,14 +86,24 @@ def _by_threads(problem: Problem, device: Device, tile: Tile) -> Plan:
     return replace(plan, programs=max(1, programs), registers=registers)
 
 
-def _ring(problem: Problem, device: Device, choice: Choice) -> Plan | None:
-    """With the rows in a ring of shared memory; None where the GPU has no room."""
+def _ring(problem: Problem, device: Device, choice: Choice, centred: bool) -> Plan | None:
+    """With the rows in a ring of shared memory; None where the GPU has no room.
+
+    LayerNorm's groups of programs may leave their partial sums two in a row.
+    """
     tile = choice.tile
     columns = tile.cols * 2 // problem.h.itemsize
     ring = tile.stages * columns * (problem.y.itemsize + problem.h.itemsize)
     if not device.gluon or ring + 1024 > device.shared // (tile.programs_per_sm or 1):
         return None
-    return _in_turns(choice.schedule, problem, device, tile, columns, tile.stages)
+    if centred:
+        plan = _shared(choice.schedule, problem, device, tile, columns, tile.stages, each=2)
+    else:
+        plan = _in_turns(choice.schedule, problem, device, tile, columns, tile.stages)
+    if plan is None:
+        return None
+    groups = plan.programs // plan.slices
+    return replace(plan, partials=groups if groups <= _most_partials(problem) else cdiv(groups, 2))
 
 
 def _in_turns(
@@ -197,8 +208,8 @@ def backward_choice(problem: Problem, device: Device, centred: bool, align: int)
     """By the thresholds."""
     t = in_force.thresholds()
     columns = columns_of_16_bits(problem)
-    if device.gluon and columns >= t.ring_from and _suits_a_ring(problem, centred, align):
-        return Choice(_ring_for(problem), _ring_tile(problem, device, columns))
+    if device.gluon and columns >= t.ring_from and _suits_a_ring(problem, device, centred, align):
+        return Choice(_ring_for(problem), _ring_tile(problem, device, columns, centred))
     two_sums = centred or problem.bias is not None
     short = fitting(t.threads_backward_tiles[kind_of(problem, two_sums)], columns)
     if short is not None and device.gluon and problem.turns > 1:
@@ -206,8 +217,10 @@ def backward_choice(problem: Problem, device: Device, centred: bool, align: int)
     return _held_backward(problem, centred, align)
 
 
-def _ring_tile(problem: Problem, device: Device, columns: int) -> Tile:
+def _ring_tile(problem: Problem, device: Device, columns: int, centred: bool) -> Tile:
     t = in_force.thresholds()
+    if centred:
+        return t.rings[0] if columns <= t.rings[0].cols * t.many_slices else t.rings[-1]
     usual = next((tile for tile in t.rings if columns <= tile.cols * t.many_slices), t.rings[-1])
     if columns < t.ring_of_fewest_from or problem.cols * problem.h.itemsize % 128 == 0:
         return usual
@@ -217,15 +230,31 @@ def _ring_tile(problem: Problem, device: Device, columns: int) -> Tile:
 
 def _share_at_work(problem: Problem, device: Device, tile: Tile) -> float:
     """Of the programs that could run at once, which share does; the others would be less than a group of them."""
-    plan = _ring(problem, device, Choice(_ring_for(problem), tile))
+    plan = _ring(problem, device, Choice(_ring_for(problem), tile), False)
     return 0.0 if plan is None else plan.programs / (device.sms * (tile.programs_per_sm or 1))
 
 
-def _suits_a_ring(problem: Problem, centred: bool, align: int) -> bool:
-    """Whether kernels/ring.py computes it: RMSNorm of nothing but x, whose rows are loaded in vectors."""
+def _suits_a_ring(problem: Problem, device: Device, centred: bool, align: int) -> bool:
+    """Whether kernels/ring.py computes it, of nothing but x, whose rows are loaded in vectors; LayerNorm's of 16 bits,
+    and of so many rows and such a width that it gains.
+    """
     alone = problem.residual is None and problem.sum is None and problem.lanes == 1 and not problem.per_lane
     alike = problem.y.itemsize == problem.h.itemsize >= itemsize(problem.weight)
-    return not centred and alone and alike and (piece_of(problem.h, align) == 16 or problem.turns > 1)
+    if centred:
+        t = in_force.thresholds()
+        by_lines = problem.cols * 2 % 128 == 0 or problem.cols > t.rings[0].cols * t.many_slices
+        gains = problem.h.itemsize == 2 and by_lines and problem.rows >= least_in_ring(problem, device, centred)
+        return alone and alike and gains and piece_of(problem.h, align) == 16 and problem.turns == 1
+    return alone and alike and (piece_of(problem.h, align) == 16 or problem.turns > 1)
+
+
+def least_in_ring(problem: Problem, device: Device, centred: bool) -> int:
+    """The fewest rows that wait in a ring: LayerNorm's, of which each group of programs must have some."""
+    t, columns = in_force.thresholds(), columns_of_16_bits(problem)
+    if not centred or columns < t.ring_from:
+        return 1
+    tile = _ring_tile(problem, device, columns, centred)
+    return max(1, t.centred_ring_rows * (device.sms * (tile.programs_per_sm or 1) // cdiv(problem.cols, tile.cols)))
 
 
 def _ring_for(problem: Problem) -> str:
@@ -369,16 +398,18 @@ def split_turns_plan(problem: Problem, device: Device, tile: Tile, column: int) 
 
 def _shared(
     schedule: str, problem: Problem, device: Device, tile: Tile, columns: int, stages: int,
-    turns: int = 1, vector: int = 1,
+    turns: int = 1, vector: int = 1, each: int = 1,
 ) -> Plan | None:  # fmt: skip
     """Groups of programs that stay, one for each slice of a row; None where not even one can run at once.
 
     Where rows are taken in turns, each turn has as many groups as the others, so that all of a group's rows lie alike,
-    and slices reach from where a `vector` of elements begins that a row may share with the one before.
+    and slices reach from where a `vector` of elements begins that a row may share with the one before. `each`: groups
+    that may share a row of partial sums.
     """
     width = problem.cols if turns == 1 else problem.cols + vector - 1
     per_sm, slices = tile.programs_per_sm or 0, cdiv(width, columns)
-    groups = min(problem.rows * problem.lanes, device.sms * per_sm // slices, _most_partials(problem)) // turns * turns
+    most = each * _most_partials(problem)
+    groups = min(problem.rows * problem.lanes, device.sms * per_sm // slices, most) // turns * turns
     if not device.cooperative or groups == 0:
         return None
     registers = device.registers // (per_sm * tile.warps * 32) // 8 * 8  # they are handed out in eights

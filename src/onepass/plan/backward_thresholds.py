@@ -327,6 +327,13 @@ class BackwardThresholds:
     #: 197 against 207 at 60,001; but 246 against 237 at 65,537, where so fewer programs would be at work. At 28,680 it
     #: is 96 against 93.
     ring_of_fewest_from: int = 32769
+    #: LayerNorm's of 16 bits that begin on 128 bytes, in the first of them or, with more slices than `many_slices`, the
+    #: last, wherever they begin: 402 us against 463 at 4,096 x 65,536, 203 against 225 at 8,192 x 16,384, 156 against
+    #: 171 at 12,288 columns, 395 against 438 at 32,768, 411 against 522 at 2,048 x 131,072, 426 against 567 at 1,024 x
+    #: 262,144. Where slices begin in the middle of lines it is 2 % either way, in fp32 from 4 % less to 2 more. Each
+    #: group of programs must have so many rows: 63.0 us against 64.3 at 2,000 x 16,384, 40 against 38 at 1,000; 115
+    #: against 126 at 1,000 x 65,536, 50.3 against 49.5 at 300.
+    centred_ring_rows: int = 12
 
     #: Up to so many rows, programs for dx and programs for dW read the same rows in one launch, and there are no
     #: partials to sum: 3.3 us against 5.9 at 128 x 4,096, 2.1 against 5.5 at 1 x 8,192. From 1,024 rows on the
@@ -339,12 +346,12 @@ class BackwardThresholds:
     #: in fp32 13.0 against 15.5 at 200 x 8,192. RMSNorm's with a residual: 6.9 against 8.0 at 300 x 5,120, 6.9 against
     #: 7.3 at 200 x 7,168. Elsewhere they are level to a quarter slower, 13.8 against 12.5 at 380 x 10,240.
     few_limits: tuple[FewLimit, ...] = (
-        FewLimit(True, False, 2, 3073, 4096, registers=64),
-        FewLimit(True, False, 2, 5121, 6144, registers=80, per_sm=2),
-        FewLimit(True, True, 2, 3073, 4096, registers=80),
-        FewLimit(True, True, 4, 7169, 8192, registers=128, per_sm=2),
-        FewLimit(False, True, 2, 4097, 5120, registers=64, per_sm=3),
-        FewLimit(False, True, 2, 6145, 7168, registers=80, per_sm=3),
+        FewLimit(centred=True, residual=False, itemsize=2, first=3073, last=4096, registers=64),
+        FewLimit(centred=True, residual=False, itemsize=2, first=5121, last=6144, registers=80, per_sm=2),
+        FewLimit(centred=True, residual=True, itemsize=2, first=3073, last=4096, registers=80),
+        FewLimit(centred=True, residual=True, itemsize=4, first=7169, last=8192, registers=128, per_sm=2),
+        FewLimit(centred=False, residual=True, itemsize=2, first=4097, last=5120, registers=64, per_sm=3),
+        FewLimit(centred=False, residual=True, itemsize=2, first=6145, last=7168, registers=80, per_sm=3),
     )
     #: More than `few_wide_rows` that are loaded in pieces of 2 bytes: 10.1 us against 12.1 at 90 x 12,779, 6.1 against
     #: 7.2 at 200 x 4,099, 3.3 against 5.3 at 200 x 301. LayerNorm's fewer are slower so, 3.5 against 3.0 at 20 x 4,099.
