@@ -34,6 +34,7 @@ _NO_ODD_TILES: dict[str, object] = {
     "half_odd_short_tile": Tile(0, 1, 1),
     "odd_centred_wide_short_tile": Tile(0, 1, 1),
     "eights_backward_tiles": (),
+    "eights_of_16_bits_between": ((), (), ()),
     "half_odd_wide_from": 1 << 30,
     "backward_between_sectors": ((), (), ()),
     "backward_short": (),
@@ -72,7 +73,9 @@ _NO_TILES = {
     "backward_tiles": (),
     "centred_backward_tiles": (),
     "backward_few": (),
+    "centred_backward_few": (),
     "summed_backward_few": (),
+    "centred_backward_exactly": (),
     "streams": (),
     "centred_streams": (),
 }

@@ -94,9 +94,9 @@ def test_column_sums_cover_every_column():
 
 
 def test_sums_of_partials_cover_every_column_of_every_lane():
-    for lanes, cols in product((1, 3), (1, 2, 33, 4096)):
-        plan = column_sums.partials_plan(lanes, cols)
-        assert plan.programs == lanes * -(-cols // plan.block)
+    for lanes, cols, sums in product((1, 3), (1, 2, 33, 4096), (1, 2)):
+        plan = column_sums.partials_plan(lanes, cols, sums)
+        assert plan.programs == sums * lanes * -(-cols // plan.block)
         assert plan.rows * plan.block * plan.stages == column_sums.thresholds().partials_elements
 
 
@@ -127,7 +127,7 @@ def test_wide_rows_of_rms_norm_wait_for_their_sums_in_shared_memory():
         return backward_plans.backward_plan(problem, device, centred, align, True)
 
     t = in_force.thresholds()
-    for cols, dtype, rows in product((8200, 8448, 65536, 100_000, 131_072, 262_144, 300_000), DTYPES, (600, 8192)):
+    for cols, dtype, rows in product((8200, 8448, 65536, 100_000, 131_072, 262_144, 300_000), DTYPES, (900, 8192)):
         plan = plan_of(problem_of(rows, cols, dtype))
         assert (plan.schedule, plan.together, plan.rows) == ("ring", True, 1)
         assert plan.slices * plan.block >= cols > (plan.slices - 1) * plan.block
@@ -233,7 +233,7 @@ def test_the_widest_rows_are_few_up_to_so_many_elements(kind):
 
     most = {"alone": 0, "centred": 1, "residual": 2}[kind]
     for cols in (65544, 90112, 131072):
-        few = min(cols // t.few_columns_each, t.few_widest_elements[most] // cols)
+        few = min(cols // t.few_columns_each, t.few_shared_elements[-1][1][most] // cols)
         assert few > 16 and schedule(few, cols) == "few" != schedule(few + 1, cols)
     widest = t.few_wide_slice.cols
     assert schedule(1, widest) == "few" != schedule(1, widest + 8), "more than a cluster holds"
@@ -265,7 +265,7 @@ def test_clusters_for_few_wide_rows_have_as_many_warps_as_these_need(kind):
         assert [warps(8, cols | 1, align=1) for cols in (single - 2, single, last - 1)] == [4, 8, 8]
         assert warps(8, last + 1, align=1) is None, "too much for their registers"
     else:
-        assert [warps(8, cols, align=1) for cols in (65535, 65537)] == [4, None]
+        assert [warps(rows, 65537, align=1) for rows in (8, 31, 32)] == [4, 4, None]
     assert warps(1, 300_000) is None
 
 
@@ -305,7 +305,8 @@ def test_programs_have_the_same_columns_of_all_of_few_wide_rows(kind, align, dty
 @norms
 def test_some_hundred_rows_have_fewer_programs(centred):
     t = in_force.thresholds()
-    for residual, tiles in ((None, t.backward_few), (torch.bfloat16, t.summed_backward_few)):
+    alone = t.centred_backward_few if centred else t.backward_few
+    for residual, tiles in ((None, alone), (torch.bfloat16, t.summed_backward_few)):
         for least, most, from_rows, tile in tiles:
             for cols in (-(-least // 8) * 8, most):
                 few, many = (
@@ -313,9 +314,67 @@ def test_some_hundred_rows_have_fewer_programs(centred):
                     for rows in (from_rows - 1, from_rows)
                 )
                 assert (few.schedule, few.warps) == ("tile", tile.warps), cols
-                assert few.programs * few.rows < many.programs * many.rows, "at work at once"
+                assert few.programs * few.rows <= many.programs * many.rows, "at work at once"
                 odd = backward_plans.backward_plan(problem_of(from_rows - 1, cols - 1), H200, centred, 1, True)
-                assert odd.programs > few.programs, "in pieces of 2 bytes"
+                assert odd.programs * odd.warps > few.programs * few.warps, "in pieces of 2 bytes"
+
+
+def test_rows_that_programs_share_are_many_by_their_elements():
+    """Fewer are held in registers, in narrower slices, and even fewer are read twice."""
+    t = in_force.thresholds()
+
+    def plan_of(rows, cols, turns=1, residual=None, centred=False, align=8):
+        problem = replace(problem_of(rows, cols), turns=turns, sector_turns=turns, residual=residual, sum=residual)
+        return backward_plans.backward_plan(problem, GLUON, centred, align, True)
+
+    for cols, slice_ in ((16_640, t.centred_backward_slice), (32_768, t.centred_backward_slice),
+                         (49_152, t.backward_slice), (65_528, t.backward_slice)):  # fmt: skip
+        most = t.few_shared_elements[-1][1][0] // cols
+        many = -(-t.many_elements // cols)
+        least = max(most, 129 if cols < 32_768 else 0) + 1
+        assert plan_of(min(most, 128), cols).schedule == "few"
+        assert [plan_of(rows, cols).schedule for rows in (least, many - 1, many)] == ["split", "split", "ring"]
+        assert {plan_of(rows, cols).block for rows in (least, many - 1)} == {slice_.cols}
+    for cols, align in ((17_001, 1), (33_001, 1), (33_002, 2), (54_283, 1)):
+        turns = 8 // align
+        many = backward_plans.least_in_ring(replace(problem_of(1, cols), turns=turns), GLUON, False)
+        schedules = [plan_of(rows, cols, turns, align=align).schedule for rows in (20, many - 1, many)]
+        assert schedules == ["few", "split_turns", "ring_turns"], cols
+    assert plan_of(57, 54_283, 8, align=1).block == plan_of(57, 54_283, 8, torch.bfloat16, align=1).block == 1024
+    assert plan_of(600, 54_283, 8, torch.bfloat16, align=1).block == 2048
+    assert plan_of(600, 62_001, 8, centred=True, align=1).schedule == "split_turns"
+    assert plan_of(600, 62_002, 4, centred=True, align=2).schedule == "split"
+    # Single elements of LayerNorm, if programs for dW have as many columns as they have for few rows.
+    assert [plan_of(rows, 54_283, 8, centred=True, align=1).schedule for rows in (53, 54)] == ["few", "split_turns"]
+
+
+@pytest.mark.parametrize("kind", ["alone", "centred", "residual"])
+def test_rows_of_16_bits_that_begin_on_8_bytes_have_tiles_of_their_own(kind):
+    total = torch.bfloat16 if kind == "residual" else None
+
+    def plan_of(cols, align=4, dtype=torch.bfloat16, total=total):
+        problem = replace(problem_of(20_000, cols, dtype), residual=total, sum=total)
+        return backward_plans.backward_plan(problem, H200, kind == "centred", align, True)
+
+    tiles = in_force.thresholds().eights_of_16_bits_between[("alone", "centred", "residual").index(kind)]
+    assert [least for least, _ in tiles] == sorted(least for least, _ in tiles)
+    for least, tile in tiles:
+        for cols in (-(-least // 8) * 8 + 4, tile.cols - 4):
+            plan = plan_of(cols)
+            assert (plan.schedule, plan.rows, plan.warps) == ("tile", tile.rows, tile.warps)
+            assert plan.block <= tile.block
+        assert plan_of(tile.cols - 8, align=8) == plan_of(tile.cols - 8, align=16), "on 16 bytes as ever"
+    assert plan_of(2502, align=2, dtype=torch.float32, total=None).stages < 4, "and in fp32"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_some_widths_of_layer_norm_have_a_tile_of_their_own(dtype):
+    for tile in in_force.thresholds().centred_backward_exactly:
+        for rows in (4000, 100_000):
+            plan = backward_plans.backward_plan(problem_of(rows, tile.cols, dtype), H200, True, 8, True)
+            assert (plan.rows, plan.block, plan.warps, plan.stages) == (tile.rows, tile.block, tile.warps, tile.stages)
+        half = problem_of(1000, tile.cols // 2, torch.float32)
+        assert backward_plans.backward_plan(half, H200, True, 4, True).stages < 5, "fp32 has not"
 
 
 def test_rows_in_turns_of_fp32_have_narrower_blocks():

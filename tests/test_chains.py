@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from cases import BF16, F32, OPS, Case, explained, inputs_of
-from onepass.plan import forward_plans, in_force
+from onepass.plan import forward_choices, forward_plans, in_force
 from onepass.plan.chains import chains_of, most_spread
 from onepass.plan.plans import Choice, vector_of
 from onepass.plan.tiles import Tile
@@ -36,7 +36,7 @@ def test_a_warp_adds_up_the_same_columns_whatever_the_number_of_rows(centred, dt
     for cols in (256, 300, 320, 640, 960, 1000, 1408, 1600, 2048, 3072, 5120, 5888, 8192, 12_288, 16_384, 27_048):
         align = min(16 // dtype.itemsize, cols & -cols)
         problems = [problem_of(rows, cols, dtype) for rows in ROWS]
-        choice = forward_plans.forward_choice(problems[0], CLUSTERED, centred, align)
+        choice = forward_choices.forward_choice(problems[0], CLUSTERED, centred, align)
         with in_force.force("forward", replace(choice, tile=replace(choice.tile, chains=4))):
             planned = [forward_plans.forward_plan(problem, CLUSTERED, centred, align) for problem in problems]
         assert len({order_of_sums(of_one_program(plan), align) for plan in planned}) == 1, (cols, planned)

@@ -15,7 +15,7 @@ import onepass
 from cases import BF16, F32, OPS, Case, explained, inputs_of, random
 from onepass import search as searching
 from onepass.checks import Options
-from onepass.plan import backward_plans, forward_plans, in_force, launch, table, tuned, turns
+from onepass.plan import backward_plans, forward_choices, forward_plans, in_force, launch, table, tuned, turns
 from onepass.plan.cache import cache_directory
 from onepass.plan.candidates import backward_candidates, forward_candidates
 from onepass.plan.device import INTERPRETER, Device
@@ -149,7 +149,7 @@ def test_every_candidate_is_a_plan_and_keeps_rows_apart_from_their_number(centre
         problem = Problem(4096, 1, cols, dtype, dtype, dtype)
         forward = forward_candidates(problem, device, centred, align)
         backward = backward_candidates(problem, device, centred, align)
-        assert forward[0] == forward_plans.forward_choice(problem, device, centred, align)
+        assert forward[0] == forward_choices.forward_choice(problem, device, centred, align)
         assert backward[0] == backward_plans.backward_choice(problem, device, centred, align)
         assert 2 <= len(forward) <= 100 and 2 <= len(backward) <= 300, cols
         vector = min(16 // dtype.itemsize, align)
@@ -242,14 +242,14 @@ def test_what_a_search_tries_is_its_threads_own():
 
 def test_a_search_stays_with_the_planners_choice_unless_it_pays(monkeypatch):
     x, weight = random(3, 64), random(64)
-    model = forward_plans.forward_choice(Problem(3, 1, 64, F32, F32, F32), H200, False, 16)
+    model = forward_choices.forward_choice(Problem(3, 1, 64, F32, F32, F32), H200, False, 16)
     timed_by(monkeypatch, lambda choice: 10.0 if choice == model else 9.95)
     [found] = searching.search(Options(False, 1e-6), x, weight, None, None, ("forward",))
     assert Choice(found.schedule, found.tile) == model and found.us == found.model_us
 
 
 def test_candidates_that_cannot_run_are_passed_over(monkeypatch):
-    model = forward_plans.forward_choice(Problem(3, 1, 64, F32, F32, F32), H200, False, 16)
+    model = forward_choices.forward_choice(Problem(3, 1, 64, F32, F32, F32), H200, False, 16)
 
     def time_of(choice):
         if choice != model and choice.tile.warps != 1:

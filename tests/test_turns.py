@@ -14,12 +14,13 @@ from oracle import assert_results, computed
 TILES = {"blocks": Tile(400, 1, 1, 2, block=8), "rows": Tile(400, 4, 1, 1, 2, block=32), "one": Tile(400, 2, 1, 1)}
 #: A slice of rows that programs share: some lie inside every row.
 SLICE = Tile(16, 1, 1, 20, 2)
+SHARED = ("turns_shared", "turns_shared_few", "centred_turns_shared", "centred_single_turns_shared")
 
 
 def in_turns(how="blocks"):
     always = {"few_rows": 0, "turns_from_bytes": 0, "summed_turns_from_bytes": 0}
     if how == "shared":
-        slices = dict.fromkeys(("turns_shared", "centred_turns_shared"), ((64, SLICE),))
+        slices = dict.fromkeys(SHARED, ((64, SLICE),))
         return in_force.override(backward_row_bytes=0, **always, **slices)
     tiles = (replace(TILES[how], block=TILES[how].block or 64),)
     return in_force.override(turns_tiles=tiles, centred_turns_tiles=tiles, **always)

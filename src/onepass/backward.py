@@ -398,7 +398,7 @@ class Backward:
                 add(stream_backward, names, scalars, constants, plan)
         if wants_affine and partial_rows:
             lanes = problem.lanes if problem.per_lane else 1
-            how = column_sums.partials_plan(lanes, problem.cols)
+            how = column_sums.partials_plan(lanes, problem.cols, needs.dweight + needs.dbias)
             # What it reads and writes is dense, whatever the strides of the tensors above.
             align = Layout(1, 1, ()).align(problem.cols)
             constants = {

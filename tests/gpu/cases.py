@@ -81,12 +81,12 @@ CASES = [
     Case("split layer half odd", "layer_norm", "split", (71, 131074), BF16, bias=True),
     Case("split layer in fours", "layer_norm", "split", (71, 131076), BF16, bias=True),
     # A ring, whose last slice is not full.
-    Case("ring", "rms_norm", "tile", (517, 10000), BF16),
-    Case("ring from the middle of sectors", "rms_norm", "tile", (517, 10008), BF16),
+    Case("ring", "rms_norm", "tile", (751, 10000), BF16),
+    Case("ring from the middle of sectors", "rms_norm", "tile", (751, 10008), BF16),
     Case("ring fp32", "rms_norm", "tile", (517, 9004), FP32),
-    Case("ring offset llama", "rms_norm", "tile", (517, 10008), FP16, options={"offset": 1.0, "cast": "llama"}),
+    Case("ring offset llama", "rms_norm", "tile", (751, 10008), FP16, options={"offset": 1.0, "cast": "llama"}),
     Case("wide ring from the middle of lines", "rms_norm", "tile", (517, 40968), BF16),
-    Case("ring with a bias", "rms_norm", "tile", (517, 10000), BF16, bias=True),
+    Case("ring with a bias", "rms_norm", "tile", (751, 10000), BF16, bias=True),
     # LayerNorm's, of more rows, where two groups of programs share a partial row; the last slices are not full.
     Case("ring layer", "layer_norm", "tile", (2551, 9984), BF16, bias=True),
     Case("ring layer without bias", "layer_norm", "tile", (2551, 9984), BF16),
@@ -99,6 +99,35 @@ CASES = [
     Case("ring in turns, in pieces of 8 bytes", "rms_norm", "tile", (517, 9004), BF16),
     Case("ring in turns with a bias", "rms_norm", "tile", (517, 9001), BF16, bias=True),
     Case("ring in turns, of few groups", "rms_norm", "split", (71, 140_001), BF16),
+    # Too few for that, and too many to be read twice; and as many as are.
+    Case("24,576 columns", "rms_norm", "tile", (131, 24_576), BF16),
+    Case("49,160 columns", "rms_norm", "tile", (101, 49_160), BF16, bias=True),
+    Case("10,240 columns, not many", "rms_norm", "tile", (517, 10_240), BF16),
+    Case("54,283 columns", "rms_norm", "split", (57, 54_283), FP16),
+    Case("17,001 columns", "rms_norm", "tile", (131, 17_001), BF16),
+    Case("40,506 columns", "rms_norm", "tile", (97, 40_506), BF16),
+    Case("54,283 columns layer", "layer_norm", "split", (131, 54_283), BF16, bias=True),
+    Case("54,283 columns layer, few", "layer_norm", "split", (41, 54_283), BF16, bias=True),
+    Case("54,283 columns residual", "rms_norm", "split", (65, 54_283), BF16, residual=BF16),
+    Case("49,152 columns layer", "layer_norm", "tile", (101, 49_152), BF16, bias=True),
+    # Tiles for these widths alone, and for rows that begin on 8 bytes.
+    *(
+        Case(f"{cols:,} columns layer", "layer_norm", "tile", (rows, cols), BF16, bias=True)
+        for rows, cols in (
+            (517, 256),
+            (2557, 768),
+            (517, 4096),
+            (2017, 108),
+            (1003, 204),
+            (1003, 364),
+            (517, 700),
+            (517, 2500),
+            (517, 3900),
+            (517, 5604),
+        )
+    ),
+    *(Case(f"{cols:,} columns", "rms_norm", "tile", (517, cols), FP16) for cols in (4096, 2204, 3900, 5604)),
+    Case("4,092 columns residual", "rms_norm", "tile", (517, 4092), BF16, residual=BF16),
     # Rows in blocks, several of them short; and as many blocks as a program may hold.
     *(Case(f"384 columns {op}", op, "tile", (4099, 384), BF16) for op in ("rms_norm", "layer_norm")),
     *(Case(f"768 columns {op}", op, "tile", (517, 768), BF16) for op in ("rms_norm", "layer_norm")),
@@ -271,9 +300,14 @@ def backward_schedule(case: Case) -> str:
         most = max(most, t.few_odd_rows)
     few = case.schedule == "tile" and rows <= most and not case.per_head
     kind = 1 if case.op == "layer_norm" else 0 if case.residual is None else 2
-    widest = rows * width // 2 <= t.few_widest_elements[kind] and rows <= width // 2 // t.few_columns_each
-    widest &= (cols & -cols) * size > 2 or kind == 1
-    few |= case.schedule == "split" and CLUSTERS and widest and width // 2 <= t.few_wide_slice.cols
+    each_wide = rows <= width // 2 // t.few_columns_each
+    small = rows * width // 2 <= _most_in_clusters(case, kind, each_wide)
+    wide, shared = t.few_shared_rows[0]
+    if CLUSTERS and width // 2 >= wide and rows <= shared:
+        few &= small
+    elif width // 2 > wide and rows > t.few_wide_rows:
+        few = False
+    few |= case.schedule == "split" and CLUSTERS and small and each_wide and width // 2 <= t.few_wide_slice.cols
     tiles = t.few_split_odd_summed_tiles if kind == 2 and (cols & -cols) * size == 2 else t.few_split_tiles
     held = any(rows <= tile.rows and width // 2 <= tile.cols for tile in tiles)
     if case.schedule in ("tile", "split") and GLUON and held and cols >= t.few_split_from and not case.per_head:
@@ -283,11 +317,10 @@ def backward_schedule(case: Case) -> str:
     dense = not case.per_head and case.residual in (None, case.dtype)
     if _has_a_thread_a_row(case, rows, width) and dense:
         return "threads"
-    ring = _has_ring(case, width)
+    ring = _has_ring(case, rows, width)
     if ((cols & -cols) * size <= 4 or (ring and dense and width % 16)) and case.schedule != "stream":
-        return _schedule_of_odd(case, cols, width)
-    most = t.centred_backward_most if case.op == "layer_norm" else t.summed_backward_most
-    shared = case.schedule == "tile" and (case.op == "layer_norm" or case.residual is not None) and cols > most
+        return _schedule_of_odd(case, rows, cols, width)
+    shared = case.schedule == "tile" and cols > _most_alone(case, size)
     ring = (ring or _has_centred_ring(case, rows, width)) and width % 16 == 0 and case.schedule != "stream"
     return "ring" if ring else "split" if shared else case.schedule
 
@@ -302,9 +335,27 @@ def _has_a_thread_a_row(case: Case, rows: int, width: int) -> bool:
     return GLUON and many and width % 16 > 0 and width // 2 <= tiles[-1].cols and case.schedule != "stream"
 
 
-def _has_ring(case: Case, width: int) -> bool:
-    plain = GLUON and case.op == "rms_norm" and case.residual is None
-    return plain and width // 2 >= in_force.thresholds().ring_from
+def _most_in_clusters(case: Case, kind: int, each_wide: bool) -> int:
+    """Elements of 16 bits; of single ones more, if programs for dW have as many columns as they have for few rows."""
+    t, piece = in_force.thresholds(), min(16, (case.shape[-1] & -case.shape[-1]) * case.dtype.itemsize)
+    most = next(kinds for widest, kinds in t.few_shared_elements if piece <= widest)[kind]
+    return max(most, t.few_wide_odd_elements[kind]) if piece == 2 and each_wide else most
+
+
+def _most_alone(case: Case, size: int) -> int:
+    """Columns that one program takes of a row."""
+    t = in_force.thresholds()
+    if case.op == "layer_norm":
+        return t.centred_backward_most
+    return 16384 * 2 // size if case.residual is None else t.summed_backward_most
+
+
+def _has_ring(case: Case, rows: int, width: int) -> bool:
+    """RMSNorm's, but of rows that programs share not where these are few; in turns narrow ones are soon many."""
+    t, plain = in_force.thresholds(), GLUON and case.op == "rms_norm" and case.residual is None
+    narrow = [least for most, least in t.ring_turns_elements if width % 16 and width // 2 <= most]
+    many = rows * (width // 2) >= (narrow[0] if narrow else t.many_elements)
+    return plain and width // 2 >= t.ring_from and many
 
 
 def _has_centred_ring(case: Case, rows: int, width: int) -> bool:
@@ -319,22 +370,19 @@ def _has_centred_ring(case: Case, rows: int, width: int) -> bool:
     return plain and begins and width // 2 >= t.ring_from and rows >= t.centred_ring_rows * groups
 
 
-def _schedule_of_odd(case: Case, cols: int, width: int) -> str:
+def _schedule_of_odd(case: Case, rows: int, cols: int, width: int) -> str:
     """In turns, if they are not too short for that; and shared, if they are wide."""
     t, size = in_force.thresholds(), case.dtype.itemsize
     least = t.turns_from_bytes if case.residual is None else t.summed_turns_from_bytes
     short = cols % 2 and any(size == each and first <= cols <= last for each, first, last in t.turns_short)
     if width < least and not short:
         return "tile"
-    if _has_ring(case, width):
+    if _has_ring(case, rows, width):
         return "ring_turns"
-    if case.op == "layer_norm":
-        most = t.centred_backward_most
-    else:
-        most = 16384 * 2 // size if case.residual is None else t.summed_backward_most
-    if cols <= most:
+    if cols <= _most_alone(case, size):
         return "turns"
-    shared = t.centred_turns_shared if case.op == "layer_norm" else t.turns_shared
+    centred = t.centred_single_turns_shared if cols % 2 and size == 2 else t.centred_turns_shared
+    shared = centred if case.op == "layer_norm" else t.turns_shared
     return "split_turns" if cols <= shared[-1][0] else "split"
 
 
@@ -343,10 +391,14 @@ def streaming() -> Any:
     now = in_force.thresholds()
     changes: dict[str, Any] = {"few_rows": 0, "held_per_sm": 0, "ring_from": 1 << 30, "odd_shared_from": 1 << 30}
     changes["held_sums"] = ()
-    changes |= dict.fromkeys(("turns_shared", "centred_turns_shared", "backward_few", "summed_backward_few"), ())
+    empty = ("turns_shared", "turns_shared_few", "centred_turns_shared", "centred_single_turns_shared")
+    empty += ("backward_few", "centred_backward_few", "summed_backward_few", "centred_backward_exactly")
+    changes |= dict.fromkeys(empty, ())
+    by_kind = ("threads_backward_tiles", "paired_between", "turns_of_16_bits_between", "backward_between_sectors")
+    by_kind += ("eights_of_16_bits_between",)
     for name in (entry.name for entry in fields(now)):
         value = getattr(now, name)
-        if name in ("threads_backward_tiles", "paired_between", "turns_of_16_bits_between", "backward_between_sectors"):
+        if name in by_kind:
             changes[name] = ((), (), ())
         elif name.endswith("_tiles"):
             changes[name] = (replace(value[0], cols=1),)

@@ -51,7 +51,7 @@ def test_gradients_are_as_good_as_torchs(case: Case) -> None:
         assert mine <= ROOM * best + FLOOR, f"{name}: an error of {mine:.3g}, where torch's is {best:.3g}"
 
 
-@pytest.mark.parametrize("shape", [(4099, 128), (1031, 1024), (523, 4096)], ids=str)
+@pytest.mark.parametrize("shape", [(4099, 128), (1031, 1024), (523, 4088)], ids=str)
 @pytest.mark.parametrize("op", ["rms_norm", "layer_norm"])
 def test_a_weight_of_more_bits_than_the_rows_has_gradients_as_good(op: str, shape: tuple[int, int]) -> None:
     """It lies over threads as the rows do, several of which a program has."""

@@ -228,18 +228,20 @@ def seen_early(p_words, PEERS: tl.constexpr):
 
 
 @triton.jit
+def means_of(words, count, CENTRED: tl.constexpr):
+    """Of w·dy·x̂, and for LayerNorm of w·dy, over a whole row."""
+    if CENTRED:
+        dots, sums = pair_of(words)
+        return tl.div_rn(tl.sum(dots, axis=0), count), tl.div_rn(tl.sum(sums, axis=0), count)
+    else:
+        return tl.div_rn(tl.sum(words.to(tl.float32, bitcast=True), axis=0), count), 0.0
+
+
+@triton.jit
 def collect_means(p_words, seen, slices, count, CENTRED: tl.constexpr, PEERS: tl.constexpr):
-    """Of w·dy·x̂, and for LayerNorm of w·dy, over a whole row, once all its slices have published their sums."""
+    """The same, once all slices of the row have published their sums."""
     if PEERS > 32:
         words = wait_since(seen, p_words)
     else:
         words = wait_for(p_words)
-    words = tl.where(tl.arange(0, PEERS) < slices, words, 0)
-    mean_dy = 0.0
-    if CENTRED:
-        dots, sums = pair_of(words)
-        mean_dot = tl.div_rn(tl.sum(dots, axis=0), count)
-        mean_dy = tl.div_rn(tl.sum(sums, axis=0), count)
-    else:
-        mean_dot = tl.div_rn(tl.sum(words.to(tl.float32, bitcast=True), axis=0), count)
-    return mean_dot, mean_dy
+    return means_of(tl.where(tl.arange(0, PEERS) < slices, words, 0), count, CENTRED)

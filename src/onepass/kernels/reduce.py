@@ -10,13 +10,6 @@ import triton
 import triton.language as tl
 
 from onepass.kernels.parts import lane_and_row, store
-from onepass.kernels.sums import column_sums
-
-
-@triton.jit
-def column_sum(block):
-    """In every row of it."""
-    return tl.broadcast_to(tl.sum(block, axis=0, keep_dims=True), block.shape)
 
 
 @triton.jit
@@ -34,8 +27,18 @@ def sum_partials(
     BLOCK: tl.constexpr,
     ALIGN: tl.constexpr,
 ):
-    """The results are laid out (lanes, cols). LOADS: of so many times ROWS partials, before any of them is added."""
-    lane, block = lane_and_row(tl.program_id(0), lanes, LANED)
+    """The results are laid out (lanes, cols). Each sum has programs of its own: those for dB, if both are wanted, come
+    behind those for dW. LOADS: of so many times ROWS partials, before any of them is added.
+    """
+    index = tl.program_id(0)
+    of_bias = p_dweight is None
+    p_partials = p_dbiases if p_dweight is None else p_dweights
+    if p_dweight is not None and p_dbias is not None:
+        each = tl.num_programs(0) // 2
+        of_bias = index >= each
+        p_partials = tl.where(of_bias, p_dbiases, p_dweights)
+        index = tl.where(of_bias, index - each, index)
+    lane, block = lane_and_row(index, lanes, LANED)
     end = cols * ALIGN
     o_col = block * BLOCK + tl.arange(0, BLOCK)[None, :]
     m_col = o_col < end
@@ -44,31 +47,20 @@ def sum_partials(
     o_out = tl.broadcast_to(o_out, (ROWS, BLOCK))
     distance = (lanes.to(tl.int64) * end) if LANED else end.to(tl.int64)
     o_first = partial * distance + o_out
-    dweight = tl.zeros((ROWS, BLOCK), tl.float32)
-    dbias = tl.zeros((ROWS, BLOCK), tl.float32)
+    total = tl.zeros((ROWS, BLOCK), tl.float32)
     for start in range(0, partials, ROWS * LOADS):
         o_start = o_first + start * distance
-        dweights = ()
-        dbiases = ()
+        loaded = ()
         for i in tl.static_range(LOADS):
-            o = o_start + i * ROWS * distance
             m = (start + i * ROWS + partial < partials) & m_col
-            if p_dweight is not None:
-                dweights = dweights + (tl.load(p_dweights + o, mask=m, other=0.0, volatile=True),)  # noqa: RUF005 (Triton has no unpacking)
-            if p_dbias is not None:
-                dbiases = dbiases + (tl.load(p_dbiases + o, mask=m, other=0.0, volatile=True),)  # noqa: RUF005
+            o = o_start + i * ROWS * distance
+            loaded = loaded + (tl.load(p_partials + o, mask=m, other=0.0, volatile=True),)  # noqa: RUF005 (Triton has no unpacking)
         for i in tl.static_range(LOADS):
-            if p_dweight is not None:
-                dweight += dweights[LOADS - 1 - i]
-            if p_dbias is not None:
-                dbias += dbiases[LOADS - 1 - i]
+            total += loaded[LOADS - 1 - i]
     # By the threads of the first row, which have the sums, as all do; the compiler would hand them to others.
+    total = tl.broadcast_to(tl.sum(total, axis=0, keep_dims=True), total.shape)
     m = (partial == 0) & m_col
-    if p_dweight is not None and p_dbias is not None:
-        weight_sum, bias_sum = column_sums(dweight, dbias)
-        store(p_dweight, o_out, tl.broadcast_to(weight_sum, (ROWS, BLOCK)), m, True)
-        store(p_dbias, o_out, tl.broadcast_to(bias_sum, (ROWS, BLOCK)), m, True)
-    elif p_dweight is not None:
-        store(p_dweight, o_out, column_sum(dweight), m, True)
-    elif p_dbias is not None:
-        store(p_dbias, o_out, column_sum(dbias), m, True)
+    if p_dweight is not None:
+        store(p_dweight, o_out, total, m & (not of_bias), True)
+    if p_dbias is not None:
+        store(p_dbias, o_out, total, m & of_bias, True)

@@ -20,7 +20,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
-from onepass.kernels.mailbox import WAIT_FOR_COUNT, bits_of, bits_of_pair, pair_of, wait_for, wait_for_all
+from onepass.kernels.mailbox import WAIT_FOR_COUNT, bits_of, bits_of_pair, means_of, wait_for, wait_for_all
 from onepass.kernels.parts import PASSING, deviation_of, input_gradient, normalized, weighted, wide
 
 
@@ -76,16 +76,6 @@ def word_of(dot, total, rstd, CENTRED: gl.constexpr):
 
 
 @gluon.jit
-def means_of(words, count, CENTRED: gl.constexpr):
-    """Of w·dy·x̂ and of w·dy over a whole row."""
-    if CENTRED:
-        dots, totals = pair_of(words)
-        return tl.div_rn(gl.sum(dots, 0), count), tl.div_rn(gl.sum(totals, 0), count)
-    else:
-        return tl.div_rn(gl.sum(words.to(gl.float32, bitcast=True), 0), count), 0.0
-
-
-@gluon.jit
 def gradients_of(
     dy, x, mean, rstd, mean_dot, mean_dy, weight, offset, CENTRED: gl.constexpr, WEIGHTED: gl.constexpr,
     SHIFTED: gl.constexpr, X_HAT: gl.constexpr, NARROW: gl.constexpr, PACKED: gl.constexpr,
@@ -118,8 +108,9 @@ def leave(p, o, m, value, behind, SHARED: gl.constexpr):
 
 @gluon.jit
 def wait_for_count(p_count, layout: gl.constexpr):
+    """Until the count is one."""
     count = gl.full([32 * gl.num_warps()], 1, gl.int32, layout)
-    gl.inline_asm_elementwise(WAIT_FOR_COUNT, "=r,l,r", [p_count + (count - 1), count], gl.int32, False, 1)
+    gl.inline_asm_elementwise(WAIT_FOR_COUNT, "=r,l,r", [p_count, count], gl.int32, False, 1)
     gl.thread_barrier()
 
 
@@ -262,8 +253,7 @@ def ring_backward(
             words = wait_for_all(p_words, WORDS)
         else:
             words = wait_for(p_words)
-        words = gl.where(peer < slices, words, 0)
-        mean_dot, mean_dy = means_of(words, count, CENTRED)
+        mean_dot, mean_dy = means_of(gl.where(peer < slices, words, 0), count, CENTRED)
         dx, further, dy = gradients_of(
             ring_dy.index(slot).load(layout), ring_x.index(slot).load(layout), mean, rstd, mean_dot, mean_dy, weight,
             offset, CENTRED, WEIGHTED, SHIFTED, X_HAT, NARROW, True,

@@ -105,15 +105,6 @@ def row_sums_by_warps(first, second, WARPS: tl.constexpr, SIDE: tl.constexpr):
 
 
 @triton.jit
-def column_sums(first, second):
-    """Two values, each added up down its columns, for which warps meet as often as for one."""
-    if INTERPRETED:
-        return tl.sum(first, axis=0, keep_dims=True), tl.sum(second, axis=0, keep_dims=True)
-    else:
-        return parted(tl.reduce(joined(first, second), 0, add_joined, keep_dims=True))
-
-
-@triton.jit
 def no_sums(ROWS: tl.constexpr, BLOCK: tl.constexpr, CHAINS: tl.constexpr):
     """A sum of nothing for each chain."""
     sums = ()

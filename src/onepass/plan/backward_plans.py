@@ -62,8 +62,10 @@ def backward_plan(problem: Problem, device: Device, centred: bool, align: int, m
 def row_counts_apart(problem: Problem, device: Device, centred: bool, align: int) -> tuple[int, ...]:
     """Row counts of which each may get kernels of its own, and no other row count further ones."""
     limited = most_few_limited(problem, device, centred, align)
-    least = least_by_thread(problem, device, align), least_in_ring(problem, device, centred)
-    return row_counts.row_counts_apart(0, *least, limited + 1)
+    by_thread, in_ring = least_by_thread(problem, device, align), least_in_ring(problem, device, centred)
+    most = (limited, min(_few_in_clusters(problem, centred, align)) // problem.lanes, least_of_many(problem) - 1)
+    least = by_thread, in_ring, *(rows + more for rows in most for more in (0, 1))
+    return row_counts.row_counts_apart(0, *(rows for rows in least if rows))
 
 
 def least_by_thread(problem: Problem, device: Device, align: int) -> int:
@@ -149,13 +151,11 @@ def _few(problem: Problem, device: Device, centred: bool, align: int) -> Plan | 
         plan = _few_split(problem, device, align)
         if plan is not None:
             return plan
-    shared = next((most for cols, most in t.few_shared_rows if columns >= cols), 0)
-    if columns >= t.few_widest_from:
-        kind = kind_of(problem, centred)
-        shared = min(columns // t.few_columns_each, t.few_widest_elements[kind] // columns)
-        shared = shared if centred or not odd else 0
+    shared, of_these = _few_in_clusters(problem, centred, align)
     tile = _few_slice(problem, centred, align)
     if device.clusters and rows <= shared and tile is not None:
+        if rows > of_these:
+            return None
         block = tile.block or tile.cols
         blocks = cdiv(problem.cols, block * CLUSTER)
         return Plan("few", 1, block, tile.warps, rows * CLUSTER, blocks, slices=CLUSTER, unit=block)
@@ -170,6 +170,18 @@ def _few(problem: Problem, device: Device, centred: bool, align: int) -> Plan | 
     if row is None:
         return None
     return few_limited(problem, device, tiles_of(problem, snug(row, problem.cols, align), "few"), centred, align)
+
+
+def _few_in_clusters(problem: Problem, centred: bool, align: int) -> tuple[int, int]:
+    """The most rows that clusters may share by their width alone, and by all their elements together."""
+    t, columns, piece = in_force.thresholds(), columns_of_16_bits(problem), piece_of(problem.h, align)
+    by_width = next((most for cols, most in t.few_shared_rows if columns >= cols), 0)
+    each = columns // t.few_columns_each
+    kind = kind_of(problem, centred)
+    most = next(kinds for widest, kinds in t.few_shared_elements if piece <= widest)[kind] // columns
+    if piece == 2:
+        most = max(most, min(each, t.few_wide_odd_elements[kind] // columns))
+    return each if columns >= t.few_widest_from else by_width, most
 
 
 def _few_split(problem: Problem, device: Device, align: int) -> Plan | None:
@@ -235,24 +247,35 @@ def _share_at_work(problem: Problem, device: Device, tile: Tile) -> float:
 
 
 def _suits_a_ring(problem: Problem, device: Device, centred: bool, align: int) -> bool:
-    """Whether kernels/ring.py computes it, of nothing but x, whose rows are loaded in vectors; LayerNorm's of 16 bits,
-    and of so many rows and such a width that it gains.
+    """Whether kernels/ring.py computes it, of nothing but x, in so many rows that it gains, loaded in vectors;
+    LayerNorm's of 16 bits, and of such a width that it gains.
     """
     alone = problem.residual is None and problem.sum is None and problem.lanes == 1 and not problem.per_lane
     alike = problem.y.itemsize == problem.h.itemsize >= itemsize(problem.weight)
+    suits = alone and alike and problem.rows >= least_in_ring(problem, device, centred)
     if centred:
         t = in_force.thresholds()
         by_lines = problem.cols * 2 % 128 == 0 or problem.cols > t.rings[0].cols * t.many_slices
-        gains = problem.h.itemsize == 2 and by_lines and problem.rows >= least_in_ring(problem, device, centred)
-        return alone and alike and gains and piece_of(problem.h, align) == 16 and problem.turns == 1
-    return alone and alike and (piece_of(problem.h, align) == 16 or problem.turns > 1)
+        gains = problem.h.itemsize == 2 and by_lines
+        return suits and gains and piece_of(problem.h, align) == 16 and problem.turns == 1
+    return suits and (piece_of(problem.h, align) == 16 or problem.turns > 1)
+
+
+def least_of_many(problem: Problem) -> int:
+    """The fewest rows that programs share that are many, by their elements."""
+    return cdiv(in_force.thresholds().many_elements, columns_of_16_bits(problem))
 
 
 def least_in_ring(problem: Problem, device: Device, centred: bool) -> int:
-    """The fewest rows that wait in a ring: LayerNorm's, of which each group of programs must have some."""
+    """The fewest rows that wait in a ring: of RMSNorm's wide ones those that are as many elements as pay for its start,
+    of LayerNorm's as many as give some to each group of programs.
+    """
     t, columns = in_force.thresholds(), columns_of_16_bits(problem)
-    if not centred or columns < t.ring_from:
+    if columns < t.ring_from:
         return 1
+    if not centred:
+        narrow = next((least for most, least in t.ring_turns_elements if columns <= most), None)
+        return least_of_many(problem) if narrow is None or problem.turns == 1 else cdiv(narrow, columns)
     tile = _ring_tile(problem, device, columns, centred)
     return max(1, t.centred_ring_rows * (device.sms * (tile.programs_per_sm or 1) // cdiv(problem.cols, tile.cols)))
 
@@ -264,11 +287,10 @@ def _ring_for(problem: Problem) -> str:
 def _held_backward(problem: Problem, centred: bool, align: int) -> Choice:
     """For rows that wait in registers for their sums, or are walked twice."""
     t = in_force.thresholds()
-    in_turns = takes_turns(problem, align)
+    in_turns, alone = takes_turns(problem, align), problem.residual is None
     if in_turns:
         columns = reach(problem) * problem.h.itemsize // 2
         tile = fitting(t.centred_turns_tiles if centred else t.turns_tiles, columns)
-        alone = problem.residual is None
         if problem.h.itemsize == 4:
             tile = between(t.turns_of_fp32_between if alone else t.summed_turns_of_fp32_between, columns) or tile
             many = t.turns_of_fp32_many if alone else t.summed_turns_of_fp32_many
@@ -281,14 +303,15 @@ def _held_backward(problem: Problem, centred: bool, align: int) -> Choice:
         tile = _of_few(few, columns, problem.rows) or tile
     else:
         columns = columns_of_16_bits(problem)
-        tiles = t.backward_tiles if problem.residual is None else t.summed_backward_tiles
+        tiles = t.backward_tiles if alone else t.summed_backward_tiles
         if centred:
             tiles = t.centred_backward_tiles
         tile = _odd_backward(problem, centred, align) or fitting(tiles, columns)
         if piece_of(problem.h, align) > 4:
             tile = _of_few(_short_tiles(problem, centred), columns, problem.rows * problem.lanes) or tile
-            few = t.backward_few if problem.residual is None else t.summed_backward_few
-            tile = _of_few(few, columns, problem.rows * problem.lanes) or tile
+            exactly = t.centred_backward_exactly if centred and alone and columns == problem.cols else ()
+            tile = next((exact for exact in exactly if exact.cols == columns), tile)
+            tile = _of_few(_few_tiles(problem, centred), columns, problem.rows * problem.lanes) or tile
         if problem.dense and problem.h.itemsize == problem.y.itemsize == 2 and problem.cols % 16 == 8:
             many = t.backward_between_sectors[kind_of(problem, centred)]
             tile = _of_many(many, columns, problem.rows * problem.lanes) or tile
@@ -297,9 +320,18 @@ def _held_backward(problem: Problem, centred: bool, align: int) -> Choice:
     narrow = narrow and not (problem.residual is not None and problem.cols > t.summed_backward_most)
     if tile is not None and narrow:
         return Choice("turns", tile) if in_turns else Choice("tile", snug(tile, problem.cols, align))
-    shared = t.centred_turns_shared if centred else t.turns_shared
-    in_slices = next((tile for most, tile in shared if in_turns and problem.cols <= most), None)
+    in_slices = _turns_slice(problem, centred, align) if in_turns else None
     return Choice("split", _slice(problem, centred, align)) if in_slices is None else Choice("split_turns", in_slices)
+
+
+def _turns_slice(problem: Problem, centred: bool, align: int) -> Tile | None:
+    """For rows that programs share in turns, whichever these are."""
+    t = in_force.thresholds()
+    if centred:
+        shared = t.centred_single_turns_shared if piece_of(problem.h, align) == 2 else t.centred_turns_shared
+    else:
+        shared = t.turns_shared_few if problem.rows < least_of_many(problem) else t.turns_shared
+    return next((tile for most, tile in shared if problem.cols <= most), None)
 
 
 def _of_few(tiles: tuple[tuple[int, int, int, Tile], ...], columns: int, rows: int) -> Tile | None:
@@ -319,6 +351,13 @@ def _short_tiles(problem: Problem, centred: bool) -> tuple[tuple[int, int, int, 
     return t.backward_short if problem.residual is None else t.summed_backward_short
 
 
+def _few_tiles(problem: Problem, centred: bool) -> tuple[tuple[int, int, int, Tile], ...]:
+    t = in_force.thresholds()
+    if problem.residual is not None:
+        return t.summed_backward_few
+    return t.centred_backward_few if centred else t.backward_few
+
+
 def _slice(problem: Problem, centred: bool, align: int) -> Tile:
     """For rows that programs share, whichever these are."""
     t = in_force.thresholds()
@@ -327,6 +366,8 @@ def _slice(problem: Problem, centred: bool, align: int) -> Tile:
     few_slices = t.centred_backward_slice.cols * t.many_slices if centred else 0
     if problem.residual is not None:
         few_slices = max(few_slices, t.summed_narrow_most)
+    elif problem.rows * problem.lanes < least_of_many(problem):
+        few_slices = max(few_slices, t.few_narrow_most)
     if problem.cols <= few_slices:
         return t.centred_backward_slice
     many = problem.cols > t.backward_slice.cols * t.many_slices
@@ -340,7 +381,9 @@ def _odd_backward(problem: Problem, centred: bool, align: int) -> Tile | None:
     if piece == 2:
         return fitting(t.odd_centred_backward_tiles if centred else t.odd_backward_tiles, problem.cols)
     if piece == 8 and problem.cols >= t.eights_from:
-        return fitting(t.eights_backward_tiles, problem.cols)
+        measured = problem.h.itemsize == 2 and not (centred and problem.residual is not None)
+        own = t.eights_of_16_bits_between[kind_of(problem, centred)] if measured else ()
+        return fitting(t.eights_backward_tiles, problem.cols) or between(own, problem.cols)
     if piece != 4:
         return None
     if centred and problem.h.itemsize == 4 and problem.cols <= t.odd_centred_wide_short_tile.cols:

@@ -86,10 +86,23 @@ class BackwardThresholds:
     #: From so many columns to so many, fewer rows than these have fewer programs, whose partials are soon summed: 5.8
     #: us against 6.4 at 1,000 x 768, LayerNorm 8.6 against 9.1 at 2,000, with a residual 8.0 against 8.5; 7.1 against
     #: 7.8 at 634 x 2,048, LayerNorm 8.6 against 9.8, 10.9 against 12.3 at 1,000 x 2,304, but 9.2 against 8.7 at 1,500 x
-    #: 1,664; with a residual 7.8 against 8.5 at 634 x 1,920, but 9.7 against 9.3 at 1,000 x 2,048.
+    #: 1,664; with a residual 7.8 against 8.5 at 634 x 1,920, but 9.7 against 9.3 at 1,000 x 2,048. RMSNorm of 4,096
+    #: columns with as many warps and longer on their way, 18.1 against 18.7 at 2,048 rows, 14.4 against 15.3 at 1,500,
+    #: in fp32 17.4 against 17.8 at 2,048 x 2,048; but 55.4 against 54.5 at 8,192 x 4,096.
     backward_few: tuple[tuple[int, int, int, Tile], ...] = (
         (641, 768, 2500, Tile(768, 1, 1, 4, 3, block=256)),
         (1793, 2400, 1280, Tile(2400, 1, 4, 2, 4, block=512)),
+        (4096, 4096, 3072, Tile(4096, 1, 4, 2, 5, block=1024)),
+    )
+    centred_backward_few: tuple[tuple[int, int, int, Tile], ...] = backward_few[:2]
+    #: LayerNorm's of 16 bits and of just so many columns, which fill their blocks: 31.9 us against 32.5 at 4,096 x
+    #: 4,096, 196 against 198 at 32,768, 19.0 against 20.0 at 2,048; 17.9 against 18.4 at 32,768 x 256, 6.9 against 7.1
+    #: at 5,000; 15.6 against 16.0 at 8,192 x 768, 25.1 against 25.9 at 16,384. But 107 against 105 at 16,384 x 4,000,
+    #: 61.5 against 60.1 at 150,000 x 240, 22.7 against 17.4 at 32,768 x 128 in fp32.
+    centred_backward_exactly: tuple[Tile, ...] = (
+        Tile(256, 4, 1, 4, 4, block=128),
+        Tile(768, 1, 2, 4, 5, block=256),
+        Tile(4096, 1, 8, 1, 5, block=2048),
     )
     #: Dense rows of 16 bits of which each second one begins in the middle of 32 bytes, as memory is read, RMSNorm's,
     #: LayerNorm's and those with a residual, where they are many: a row a warp in narrow blocks. 100.8 us against 107.7
@@ -151,6 +164,26 @@ class BackwardThresholds:
         Tile(48, 16, 2, 8, 3, block=16),
         Tile(64, 16, 4, 4, 4, block=32),
         Tile(96, 16, 4, 4, 3, block=32),
+    )
+    #: And of 16 bits those that are slower as rows that begin on 16 bytes: RMSNorm's, 55.0 us against 70.9 at 13,421 x
+    #: 2,500, 13.2 against 16.2 at 2,000, 55.3 against 68.5 at 8,200 x 4,092, 57.3 against 65.2 at 5,987 x 5,604;
+    #: LayerNorm's, 55.9 against 80.2 at 13,421 x 2,500, 57.3 against 79.8 at 8,603 x 3,900, 60.0 against 69.3 at 47,934
+    #: x 700, 58.0 against 65.3 at 92,182 x 364, 61.3 against 68.2 at 164,482 x 204; and with a residual RMSNorm's,
+    #: 85.2 against 90.2 at 8,200 x 4,092. In between they are level.
+    eights_of_16_bits_between: tuple[Between, Between, Between] = (
+        (
+            (2049, Tile(3072, 1, 4, 2, 4, block=512)),
+            (3841, Tile(4096, 1, 4, 2, 3, block=1024)),
+            (5121, Tile(5632, 1, 4, 2, 3, block=512)),
+        ),
+        (
+            (193, Tile(320, 4, 1, 8, 3, block=64)),
+            (321, Tile(448, 2, 1, 8, 3, block=64)),
+            (641, Tile(1024, 1, 2, 4, 5, block=256)),
+            (2049, Tile(3584, 1, 4, 2, 4, block=512)),
+            (3841, Tile(4096, 1, 4, 2, 3, block=1024)),
+        ),
+        ((3841, Tile(4096, 1, 4, 2, 3, block=1024)),),
     )
     #: In pieces of 4 bytes; between the last two, as rows that begin on 16 bytes. Short ones, without a residual, are
     #: not asked for ahead, element by element: 39 us against 44 at 300,000 x 54, 21.4 against 23.9 at 22 columns.
@@ -269,7 +302,7 @@ class BackwardThresholds:
     #: LayerNorm's wider ones with twice the warps: 121 us against 131 at 11,997 x 5,001.
     centred_turns_tiles: tuple[Tile, ...] = (*turns_tiles[:-2], Tile(6144, 1, 8, 1, 4, block=1024), turns_tiles[-1])
     #: LayerNorm's that are wider would leave more partials than `partials_bytes`, or too few programs: 176 us in slices
-    #: against 191 with as many programs as may be at 8,192 x 12,288, and 162 with 13 MB of partials.
+    #: held in registers against 191 with as many programs as may be at 8,192 x 12,288, and 162 with 13 MB of partials.
     centred_backward_most: int = 8192
     #: What a program may hold of a row: x, dy, weight, and dW and dB in fp32, of the 256 KiB of an SM's registers.
     backward_row_bytes: int = 180 << 10
@@ -280,15 +313,20 @@ class BackwardThresholds:
     #: Taken in turns (kernels/split_turns.py), by the columns up to which a slice serves: 154 us against 193 at 4,096 x
     #: 20,001, 127 against 166 at 2,048 x 32,769, 254 against 331 at 65,537 columns, with a residual 182 against 261,
     #: 154 against 225 and 303 against 430; 56.5 against 59 at 89 x 111,055. LayerNorm 176 against 220 at 20,001
-    #: columns, 201 against 251 at 8,192 x 12,001, 118 against 127 at 1,000 x 40,001, but 280 against 272 at 47,001
-    #: columns and 474 against 416 at 65,537. In fp32 3 to 15 % less at 2,048 rows; 300 of LayerNorm's are 2 % slower,
+    #: columns, 201 against 251 at 8,192 x 12,001, 118 against 127 at 1,000 x 40,001, in single elements up to 65,536
+    #: columns, 470 against 527 at 4,096 x 47,001, 485 against 681 at 62,001, but 474 against 416 at 65,537; in pieces
+    #: of 4 bytes 507 against 484 at 54,282. In fp32 3 to 15 % less at 2,048 rows; 300 of LayerNorm's are 2 % slower,
     #: and 6 % at 20,002 columns of bf16. RMSNorm alone has a ring instead, where there is Gluon.
+    #: Few of them that are wide have the narrower slices: 16.9 us against 18.7 at 57 x 54,283, with a residual 28.9
+    #: against 31.2 at 129 rows, 17.5 against 18.5 at 24 x 82,703; but 62.1 against 61.1 at 400 x 54,283.
     turns_shared: tuple[tuple[int, Tile], ...] = (
         (24576, Tile(1024, 1, 1, 8, 3)),
         (49152, Tile(1024, 1, 2, 8, 3)),
         (1 << 31, Tile(2048, 1, 2, 4, 3)),
     )
+    turns_shared_few: tuple[tuple[int, Tile], ...] = (turns_shared[0], (1 << 31, turns_shared[1][-1]))
     centred_turns_shared: tuple[tuple[int, Tile], ...] = ((40960, Tile(1024, 1, 1, 8, 3)),)
+    centred_single_turns_shared: tuple[tuple[int, Tile], ...] = ((65536, Tile(1024, 1, 1, 8, 3)),)
     #: With a residual so many columns, of any dtype, are the most that one program takes: in turns 210 us against 244
     #: at 8,192 x 12,001, 48.3 against 50.2 at 2,048 x 8,193; others 143 against 164 at 8,192 x 8,704, 170 against 199
     #: at 10,368 columns, 194 against 199 at 12,288, 19 against 21 at 600 x 8,704; but 12.7 against 11.8 at 300.
@@ -297,8 +335,10 @@ class BackwardThresholds:
     #: against 249 at 8,192 x 16,384, 489 against 506 at 4,096 x 65,536, but 575 against 555 at 2,048 x 131,072.
     centred_backward_slice: Tile = Tile(1024, 1, 1, 8, 3)
     #: It serves rows with a residual up to so many columns: 134 us against 136 at 4,096 x 16,384, 28.5 against 29.9 at
-    #: 600; level at 20,480 and 32,768, but 535 against 506 at 65,536.
+    #: 600; level at 20,480 and 32,768, but 535 against 506 at 65,536. RMSNorm's few up to twice as many: 11.7 us
+    #: against 12.3 at 129 x 24,576, 13.8 against 14.2 at 32,768, but 19.1 against 19.0 at 49,152.
     summed_narrow_most: int = 16384
+    few_narrow_most: int = 32768
     #: With more slices than these, a program waits for so many others that twice the warps pay, at half the elements
     #: each: 907 us against 960 at 2,048 x 262,144. It is the same at 64 slices, and worse at 32 (502 against 438).
     #: LayerNorm was not tried.
@@ -327,6 +367,13 @@ class BackwardThresholds:
     #: 197 against 207 at 60,001; but 246 against 237 at 65,537, where so fewer programs would be at work. At 28,680 it
     #: is 96 against 93.
     ring_of_fewest_from: int = 32769
+    #: Of fewer elements than these a ring is at work too late, and in registers they are sooner done: 10.9 us against
+    #: 12.9 at 129 x 20,480, 14.4 against 16.3 at 400 x 12,288, 14.0 against 16.7 at 500 x 10,240, 14.2 against 15.9 at
+    #: 129 x 32,768, in turns 16.3 against 18.4 at 128 x 33,001, 24.0 against 24.5 at 128 x 54,283; but 24.2 against
+    #: 23.2 at 129 x 65,536, 36.1 against 35.5 at 256 x 54,283. In turns narrow ones gain sooner, by columns and
+    #: elements: 18.2 against 19.9 at 300 x 17,961, level at 500 x 12,289.
+    many_elements: int = 7 << 20
+    ring_turns_elements: tuple[tuple[int, int], ...] = ((16384, 1), (24576, 1 << 22))
     #: LayerNorm's of 16 bits that begin on 128 bytes, in the first of them or, with more slices than `many_slices`, the
     #: last, wherever they begin: 402 us against 463 at 4,096 x 65,536, 203 against 225 at 8,192 x 16,384, 156 against
     #: 171 at 12,288 columns, 395 against 438 at 32,768, 411 against 522 at 2,048 x 131,072, 426 against 567 at 1,024 x
@@ -366,11 +413,14 @@ class BackwardThresholds:
     few_wide_row: Tile = Tile(32768, 1, 16, block=2048)
     #: Where eight programs can form a cluster and share a row, so much of it each, rows of so many columns of 16 bits
     #: and more are few up to so many: 2.6 us against 3.9 at 1 x 16,384, 13.2 against 18.0 at 128 x 32,768, 4.7 against
-    #: 17.2 at 2 x 40,505 in fp32; level at 128 x 65,536, 28 against 25 at 256 x 32,768. The widest are few up to so
-    #: many elements, for RMSNorm's, LayerNorm's and those with a residual, but for rows in pieces of 2 bytes
-    #: LayerNorm's alone: 11.5 us against 15.4 at 40 x 66,560, LayerNorm 12.4 against 19.7; 19.3 against 20.4 at 64 x
-    #: 70,000, and 18.9 against 18.7 at 40 x 98,304, LayerNorm 20.2 against 25.3, with a residual 22.3 against 19.4;
-    #: LayerNorm 28.1 against 32.5 at 40 x 82,703, but RMSNorm 24.2 against 19.5 at 56 x 66,001.
+    #: 17.2 at 2 x 40,505 in fp32; 28 against 25 at 256 x 32,768. And up to so many elements, by the bytes in which rows
+    #: are loaded, of RMSNorm's, LayerNorm's and those with a residual, beyond which programs that share rows read them
+    #: once and are sooner done: 13.9 us against 14.7 at 96 x 40,960, 31.5 against 25.1 at 128 x 65,528, LayerNorm 19.9
+    #: against 22.1 at 64 x 66,560, 46.5 against 30.3 at 128 x 65,528, with a residual 12.5 against 13.6 at 64 x 40,960,
+    #: 40.5 against 29.3 at 128 x 65,528. In pieces of 4 bytes 16.4 against 17.4 at 64 x 54,282, 34.9 against 24.0 at
+    #: 128 x 54,282; of 2 bytes 10.8 against 11.7 at 40 x 33,001, 12.1 against 11.0 at 48 x 33,001, 71.3 against 26.8 at
+    #: 128 x 65,001. Of these LayerNorm's are few up to more if those for dW have so many columns (`few_columns`): 17.8
+    #: against 22.1 at 48 x 54,283, but 30.3 against 24.2 at 64; with a residual 14.0 against 16.1 at 33 x 54,283.
     few_slice: Tile = Tile(131072, 1, 4, block=1024)
     #: Programs of eight warps for LayerNorm's wider rows, and for up to so many of so many columns, 2.7 us against 3.6
     #: at 1 x 40,504. And for rows in pieces of 2 bytes from so many columns to so many, beyond which they spill: 31.6
@@ -380,7 +430,12 @@ class BackwardThresholds:
     few_single_between: tuple[int, int] = (98305, 155648)
     few_shared_rows: tuple[tuple[int, int], ...] = ((16384, 128), (8192, 16))
     few_widest_from: int = 65537
-    few_widest_elements: tuple[int, int, int] = (9 << 19, 8 << 20, 3 << 20)
+    few_shared_elements: tuple[tuple[int, tuple[int, int, int]], ...] = (
+        (2, (3 << 19, 1 << 21, 3 << 19)),
+        (4, (7 << 19, 1 << 22, 3 << 20)),
+        (16, (1 << 22, 17 << 18, 3 << 20)),
+    )
+    few_wide_odd_elements: tuple[int, int, int] = (1 << 21, 7 << 19, 1 << 21)
     #: From so many columns on, of any dtype, each of one wave of programs has the same columns of up to so many rows
     #: (kernels/few_split.py), by clusters: 8.8 us against 15.5 at 16 x 118,029, LayerNorm 10.4 against 17.9; 3.2
     #: against 4.5 at 1 x 82,703, 5.8 against 10.1 at 4 x 262,144, 10.2 against 14.5 at 32 x 98,304, LayerNorm 9.9

@@ -11,7 +11,7 @@ from itertools import product
 
 from onepass.plan.backward_plans import backward_choice, split_turns_plan
 from onepass.plan.device import Device
-from onepass.plan.forward_plans import forward_choice
+from onepass.plan.forward_choices import forward_choice
 from onepass.plan.in_force import thresholds
 from onepass.plan.plans import Choice, power_of_two
 from onepass.plan.tiles import Tile

@@ -31,12 +31,12 @@ def affine_plan(problem: Problem, device: Device) -> Plan:
     return Plan("stream", tile.rows, block, tile.warps, sharing * blocks * problem.lanes)
 
 
-def partials_plan(lanes: int, cols: int) -> Plan:
-    """The sum of partial rows of `cols` columns, for each lane; however many there are, the kernel is the same."""
+def partials_plan(lanes: int, cols: int, sums: int) -> Plan:
+    """So many sums of partial rows of `cols` columns, for each lane; however many there are, the kernel is the same."""
     t = thresholds()
     narrowest, widest = t.partials_blocks
     block = min(power_of_two(cols), max(narrowest, min(widest, power_of_two(cdiv(cols, t.partials_programs)))))
     warps = t.partials_warps
     at_once = 32 * warps * math.gcd(cols, VECTOR)
     rows, loads = at_once // block, t.partials_elements // at_once
-    return Plan("tile", rows, block, warps, cdiv(cols, block) * lanes, stages=loads)
+    return Plan("tile", rows, block, warps, sums * lanes * cdiv(cols, block), stages=loads)

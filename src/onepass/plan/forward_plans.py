@@ -21,28 +21,33 @@ from onepass.plan.affine import (
 )
 from onepass.plan.chains import chains_of, most_spread, spread
 from onepass.plan.device import Device
+from onepass.plan.forward_choices import (
+    choice_without_threads,
+    forward_choice,
+    held_bytes,
+    is_paired,
+    most_sums_walked,
+    suits_shared_memory,
+)
 from onepass.plan.limits import least_limited, limited
 from onepass.plan.plans import (
     CLUSTER,
     REGISTERS,
     Choice,
     Plan,
-    between,
     block_of,
     cdiv,
-    fitting,
     itemsize,
     kind_of,
     piece_of,
     power_of_two,
     slot_of,
     slots_of,
-    snug,
     stream_plan,
     tiles_of,
     vector_of,
 )
-from onepass.plan.tiles import Between, Tile
+from onepass.plan.tiles import Tile
 from onepass.plan.tuned import tuned_choice
 from onepass.spec import Problem
 
@@ -71,7 +76,7 @@ def _planned(problem: Problem, device: Device, centred: bool, align: int) -> Pla
     if choice.schedule == "threads":
         if problem.dense and device.gluon and problem.rows >= least_by_thread(problem, device, align):
             return _by_threads(problem, tile, align)
-        choice = replace(_choice(problem, device, centred, align), tile=tile)
+        choice = replace(choice_without_threads(problem, device, centred, align), tile=tile)
     if choice.schedule == "odd" and not _few_odd_rows(problem, device):
         plan = _through_shared_memory(problem, device, tile, centred)
         if plan is not None:
@@ -119,7 +124,7 @@ def _through_shared_memory(problem: Problem, device: Device, tile: Tile, centred
     plan = Plan("odd", 1, block, tile.warps, rows, cdiv(problem.cols, block), tile.stages)
     slots = tile.stages * (1 if problem.residual is None else 2)
     room = device.shared // (slots * slot_of(plan, problem) * problem.x.itemsize + 1024)
-    if room == 0 or not device.gluon or not _suits_shared_memory(problem):
+    if room == 0 or not device.gluon or not suits_shared_memory(problem):
         return None
     most = min(room, per_sm if centred else per_sm * 4 // 3)
     few = rows < in_force.thresholds().odd_rounds * device.sms * per_sm
@@ -129,7 +134,7 @@ def _through_shared_memory(problem: Problem, device: Device, tile: Tile, centred
 
 def _flat(problem: Problem, device: Device, tile: Tile, centred: bool) -> Plan | None:
     """Some rows at once through shared memory, by a warp. None where the kernel is not for it."""
-    if not device.gluon or not _suits_shared_memory(problem):
+    if not device.gluon or not suits_shared_memory(problem):
         return None
     t, block, alone = in_force.thresholds(), block_of(tile, problem), problem.residual is None
     blocks = cdiv(problem.cols, block)
@@ -151,7 +156,7 @@ def least_by_thread(problem: Problem, device: Device, align: int) -> int:
     shortest, wider, in_pieces, in_pairs = t.threads_rows
     short = problem.cols <= t.threads_shortest
     if align > 1:
-        return device.sms * (in_pairs if _is_paired(problem, align) and not short else in_pieces)
+        return device.sms * (in_pairs if is_paired(problem, align) and not short else in_pieces)
     return device.sms * (shortest if short else wider)
 
 
@@ -166,7 +171,7 @@ def _by_threads(problem: Problem, tile: Tile, align: int) -> Plan:
 
 def _at_once(problem: Problem, plan: Plan, align: int) -> Plan:
     """The plan, with both of LayerNorm's moments found in one walk over the row, where that is faster."""
-    whole = piece_of(problem.x, align) == 16 and _held(problem) == 2 and plan.rows == 1
+    whole = piece_of(problem.x, align) == 16 and held_bytes(problem) == 2 and plan.rows == 1
     wide = problem.cols >= in_force.thresholds().at_once_from
     return replace(plan, at_once=16 // problem.x.itemsize) if wide and whole else plan
 
@@ -179,7 +184,7 @@ def _held_or_walked(problem: Problem, device: Device, tile: Tile, centred: bool,
     """
     t, block, rows = in_force.thresholds(), block_of(tile, problem), problem.rows * problem.lanes
     few = rows <= device.sms * t.held_per_sm
-    most_walked = _most_sums_walked(problem, device, centred, align) if tile == t.held_sum_tile else None
+    most_walked = most_sums_walked(problem, device, centred, align) if tile == t.held_sum_tile else None
     if few or (most_walked is not None and rows > most_walked):
         held = Plan("tile", 1, block, tile.warps, rows, cdiv(problem.cols, block), as_walked=True)
         held = _shared(problem, device, held, centred, align)
@@ -193,14 +198,6 @@ def _held_or_walked(problem: Problem, device: Device, tile: Tile, centred: bool,
     return Plan("stream", 1, block, tile.warps, rows)
 
 
-def _most_sums_walked(problem: Problem, device: Device, centred: bool, align: int) -> int | None:
-    """More sums with a residual than these are held; None where however many are not."""
-    if problem.residual is None or centred or piece_of(problem.x, align) < 16 or not _suits_shared_memory(problem):
-        return None
-    sums = in_force.thresholds().held_sums
-    return next((device.sms * rows // 2 for first, last, rows in sums if first <= problem.cols <= last), None)
-
-
 def _clustered(problem: Problem, tile: Tile) -> Plan:
     """A cluster a row, however many there are."""
     rows, block = problem.rows * problem.lanes, tile.block or tile.cols
@@ -211,7 +208,7 @@ def _clustered(problem: Problem, tile: Tile) -> Plan:
 def _slice(problem: Problem, tile: Tile) -> int:
     """The columns that a program has of a row which it shares: whole blocks, and as many bytes of every dtype."""
     block = block_of(tile, problem)
-    return block * max(1, tile.cols * 2 // _held(problem) // block)
+    return block * max(1, tile.cols * 2 // held_bytes(problem) // block)
 
 
 def _sliced(problem: Problem, device: Device, tile: Tile, columns: int) -> Plan:
@@ -232,7 +229,7 @@ def _in_shared_memory(problem: Problem, device: Device, tile: Tile, plan: Plan) 
     per_sm = min(room, tile.programs_per_sm or 1)
     groups = device.sms * per_sm // plan.slices
     few = rows < _least_in_slices(device, plan.slices)
-    if few or groups == 0 or not device.gluon or not _suits_shared_memory(problem):
+    if few or groups == 0 or not device.gluon or not suits_shared_memory(problem):
         return plan
     # Each quarter of an SM has its part of the warps and of the registers, which are handed out in eights.
     registers = min(REGISTERS, device.registers // 4 // (32 * cdiv(per_sm * tile.warps, 4)) // 8 * 8)
@@ -259,11 +256,6 @@ def least_in_chains(problem: Problem, device: Device, centred: bool, align: int)
     alone = _batch_invariant(replace(problem, rows=1), choice.tile, centred, align)
     even = cdiv(problem.cols, block_of(choice.tile, problem)) % chains == 0
     return most_spread(device, alone.warps * chains, even) + 1
-
-
-def _held(problem: Problem) -> int:
-    """Bytes of an element, as a forward holds it: a sum with the residual is in fp32."""
-    return problem.x.itemsize if problem.residual is None else 4
 
 
 def _shared(problem: Problem, device: Device, plan: Plan, centred: bool, align: int) -> Plan:
@@ -314,150 +306,6 @@ def _most_shared(problem: Problem, device: Device, plan: Plan, centred: bool, al
     return t.shared_singles_per_sm * device.sms if align == 1 else t.shared_widest_rows
 
 
-def forward_choice(problem: Problem, device: Device, centred: bool, align: int) -> Choice:
-    """By the thresholds."""
-    choice, t = _choice(problem, device, centred, align), in_force.thresholds()
-    piece, kind = piece_of(problem.x, align), kind_of(problem, centred)
-    widest = t.threads_eights_to if piece == 8 else t.threads_to
-    if _is_paired(problem, align):
-        widest = t.threads_paired_to
-    most = widest[kind] if piece < 16 else 0
-    short = t.threads_from <= problem.cols <= most and device.gluon and _is_of_one_size(problem)
-    return Choice("threads", choice.tile) if short else choice
-
-
-def _choice(problem: Problem, device: Device, centred: bool, align: int) -> Choice:
-    t = in_force.thresholds()
-    held = _held(problem)
-    plain = problem.residual is None and not problem.quantized
-    if device.gluon and piece_of(problem.x, align) == 2 and _suits_shared_memory(problem):
-        flat = fitting(t.flat_tiles, problem.cols)
-        if flat is not None and problem.cols >= t.flat_from[kind_of(problem, centred)]:
-            return Choice("flat", flat)
-    if piece_of(problem.x, align) <= 4:
-        odd = fitting(t.odd_centred_forward_tiles if centred else t.odd_forward_tiles, problem.cols)
-        if held == 4 and not centred:
-            odd = between(t.odd_summed_between, problem.cols) or odd
-        if problem.x.itemsize == 4:
-            whole = t.odd_fp32_between if problem.residual is None else t.odd_summed_fp32_between
-            odd = between(t.odd_centred_fp32_between if centred else whole, problem.cols) or odd
-        if piece_of(problem.x, align) == 2 and (centred or plain):
-            odd = between(t.single_centred_between if centred else t.single_between, problem.cols) or odd
-        if _is_paired(problem, align):
-            odd = between(t.paired_between[kind_of(problem, centred)], problem.cols) or odd
-        if odd is not None:
-            return Choice("tile", odd)
-    if problem.quantized and held == 2 and not centred and align >= 8 and problem.cols >= t.quantized_from:
-        tiles = {"delayed": t.merged_tiles, "token": t.row_scaled_tiles, "amax": t.amax_tiles}.get(
-            problem.quantized, t.quantized_tiles
-        )
-        tile = fitting(tiles if problem.group == 1 else t.grouped_tiles, problem.cols)
-        if tile is not None:
-            return Choice("tile", snug(tile, problem.cols, align))
-    columns, piece = problem.cols * held // 2, piece_of(problem.x, align)
-    tile = fitting(t.centred_forward_tiles if centred else t.forward_tiles, columns)
-    wider_weight = itemsize(problem.weight) > held and plain and not centred and piece == 16
-    if wider_weight:
-        tile = between(t.wider_weight_between, columns) or tile
-    if plain and held == 2 and piece >= 8:
-        tile = between(t.short_centred_between if centred else t.short_between, columns) or tile
-    if plain and not centred and piece == 16:
-        tile = between(t.plain_between if held == 2 else t.plain_fp32_between, columns) or tile
-    if problem.residual is not None and not problem.quantized and not centred:
-        tile = between(_summed_between(problem, piece), columns) or tile
-    if centred and plain and held == 2 and piece > 4:
-        tile = between(t.late_centred_between, columns) or tile
-    if centred and plain and held == 4 and piece == 16:
-        tile = between(t.centred_fp32_between, columns) or tile
-    if centred and plain and held == 2 and piece == 4 and problem.cols >= t.half_odd_centred_from:
-        tile = fitting(t.half_odd_centred_tiles, columns) or tile
-    single = piece == 2 or (centred and plain and piece == problem.x.itemsize)
-    if device.gluon and piece == 2 and problem.cols >= t.odd_from and _suits_shared_memory(problem):
-        through = fitting(t.odd_centred_tiles if centred else t.odd_tiles, problem.cols)
-        if through is not None:
-            return Choice("odd", through)
-        if problem.cols >= t.odd_shared_from and device.cooperative and not problem.walked:
-            wide = problem.cols >= t.odd_shared_wide_from[kind_of(problem, centred)]
-            return Choice("odd_split", t.odd_wide_slice if wide else t.odd_slice)
-    if single and plain and problem.cols >= t.single_wide_from[centred]:
-        single_tile = fitting(t.single_centred_tiles if centred else t.single_tiles, columns)
-        if single_tile is not None:
-            return Choice("tile", single_tile)
-        if centred:
-            return Choice("split", _forward_slice(problem, centred, align))
-    if tile is None and centred and piece > problem.x.itemsize and not problem.quantized:
-        tile = fitting(t.wide_centred_tiles, columns)
-    if tile is None and not centred and held == 4:
-        tile = fitting((t.wide_forward_tile,), columns)
-    if tile is None and not centred and held == 2 < piece < 16 and plain:
-        tile = fitting((t.wide_odd_tile,), columns)
-    if tile is None and not centred and plain and (piece == 16 or held == 2 < piece):
-        as_it_is = fitting(t.plain_tiles, columns) if held == 2 and piece == 16 else None
-        if as_it_is is not None:
-            return Choice("tile", as_it_is)
-        tile = fitting((t.wide_plain_tile,), columns) if columns >= t.wide_plain_from else None
-        if columns > t.wide_plain_tile.cols:
-            return Choice("split", _forward_slice(problem, centred, align))
-    if tile is not None:
-        return Choice("tile", _single(problem, centred) if single else snug(tile, problem.cols, align))
-    if _most_sums_walked(problem, device, centred, align) is not None:
-        return Choice("stream", t.held_sum_tile)
-    # What decides is the bytes of a row that are in flight.
-    flowing = problem.x.itemsize + itemsize(problem.residual) + itemsize(problem.sum)
-    stream = fitting(t.centred_streams if centred else t.streams, problem.cols * flowing // 2)
-    if stream is not None:
-        return Choice("stream", stream)
-    if piece == 16 and not problem.quantized and problem.residual is not None:
-        shared = fitting(t.summed_cluster_tiles if problem.x.itemsize == 2 else t.summed_fp32_cluster_tiles, columns)
-        if shared is not None:
-            return Choice("cluster", shared)
-    return Choice("split", _forward_slice(problem, centred, align))
-
-
-def _summed_between(problem: Problem, piece: int) -> Between:
-    t = in_force.thresholds()
-    if problem.x.itemsize == 2:
-        return t.summed_between if piece == 16 else ()
-    return {16: t.summed_fp32_between, 8: t.summed_fp32_eights_between}.get(piece, ())
-
-
-def _is_paired(problem: Problem, align: int) -> bool:
-    """Whether its elements can be loaded two at a time, and no more."""
-    return problem.x.itemsize == 2 == align
-
-
-def _suits_shared_memory(problem: Problem) -> bool:
-    """Whether kernels/odd.py, odd_split.py and flat.py compute it, if its rows begin anywhere: of 16 bits all."""
-    return _is_of_one_size(problem) and problem.x.itemsize == 2
-
-
-def _is_of_one_size(problem: Problem) -> bool:
-    """Whether it is a plain norm whose tensors have elements of as many bytes, weight and bias aside."""
-    alone = problem.residual is None and problem.sum is None
-    added = problem.residual == problem.sum == problem.x
-    plain = (alone or added) and not problem.quantized and not problem.per_lane
-    return plain and problem.y.itemsize == problem.x.itemsize
-
-
-def _forward_slice(problem: Problem, centred: bool, align: int) -> Tile:
-    t = in_force.thresholds()
-    if piece_of(problem.x, align) == 2:
-        return t.odd_forward_slice
-    if problem.x.itemsize == piece_of(problem.x, align) == 4:
-        return t.odd_centred_fp32_slice if centred else t.odd_fp32_slice
-    if _held(problem) == 4:
-        return t.summed_slice
-    if piece_of(problem.x, align) == 4:
-        return t.half_odd_forward_slice
-    return t.centred_forward_slice if centred else t.forward_slice
-
-
-def _single(problem: Problem, centred: bool) -> Tile:
-    t, cols = in_force.thresholds(), problem.cols
-    warps = min(16, max(1 if centred else 2, power_of_two(cdiv(cols, 32 * t.single_elements[centred]))))
-    return Tile(cols, 1, warps, block=32 * warps)
-
-
 def _batch_invariant(problem: Problem, tile: Tile, centred: bool, align: int) -> Tile:
     """The tile for many or for few short rows. A row lies over the same threads in both, so its bits are the same."""
     t = in_force.thresholds()
@@ -489,7 +337,7 @@ def _least_of_full_tiles(problem: Problem, align: int) -> int:
     t = in_force.thresholds()
     if problem.cols * problem.x.itemsize <= t.shortest_bytes:
         return t.shortest_min_rows
-    short = problem.cols * _held(problem) <= t.shorter_bytes and piece_of(problem.x, align) == 16
+    short = problem.cols * held_bytes(problem) <= t.shorter_bytes and piece_of(problem.x, align) == 16
     return t.shorter_min_rows if short and not problem.quantized else t.block_row_min_rows
 
 

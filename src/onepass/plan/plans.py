@@ -60,7 +60,7 @@ class Plan:
         """Whether its blocks fill a row."""
         return self.slices * self.blocks * self.block == cols
 
-    def lies_otherwise(self, vector: int, weight: int = 1, row: int = 1) -> bool:
+    def lies_otherwise(self, vector: int, weight: int, row: int) -> bool:
         """Whether a row of weight, by itself, has fewer columns in a thread than the tile, which has a vector of them:
         because it is short, or because an element of it is larger than one of the rows, by these sizes.
 

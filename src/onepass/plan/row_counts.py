@@ -26,7 +26,14 @@ def row_counts_apart(prompt: int = 0, *least: int) -> tuple[int, ...]:
     most |= {rows for kind in t.shared_widest_alone for _, rows in kind}
     most |= {tile.rows for tile in t.few_split_tiles}
     most |= {rows for _, rows in t.few_shared_rows} | {rows for rows, _ in t.few_columns[:-1]}
-    tiles_of_few = (*t.turns_few, *t.summed_turns_few, *t.backward_few, *t.summed_backward_few, *t.backward_short)
+    tiles_of_few = (
+        *t.turns_few,
+        *t.summed_turns_few,
+        *t.backward_few,
+        *t.centred_backward_few,
+        *t.summed_backward_few,
+        *t.backward_short,
+    )
     tiles_of_few += (*t.summed_backward_short, *t.centred_backward_short, *t.centred_fp32_backward_short)
     tiles_of_few += t.summed_turns_of_16_bits_few
     tiles_of_many = (*t.turns_of_fp32_many, *t.summed_turns_of_fp32_many, *itertools.chain(*t.backward_between_sectors))
