@@ -1,5 +1,6 @@
 """The kernels at hand are the ones a GPU last ran, or the README says that a run is owed."""
 
+import datetime
 import json
 import os
 import re
@@ -310,7 +311,26 @@ def test_script_notices_a_loss_of_speed_and_times_it_again(tree, gpu, changes, a
         assert f"Speed was not compared: {speed['skipped']}." in ran.stdout
         assert "speed was not compared" in verified.stdout
     assert gpu_check(tree, "--no-speed").returncode == 0
-    assert "speed" not in read_receipt(tree / RECEIPT)
+    without = read_receipt(tree / RECEIPT)
+    assert "speed" not in without
+    Path(marker).unlink(missing_ok=True)
+    ran = gpu_check(tree, "--only-speed")
+    assert ran.returncode == int(slower or "skipped" in speed), ran.stdout + ran.stderr
+    found = read_receipt(tree / RECEIPT)
+    if "skipped" in speed:
+        assert found == without and f"Speed was not compared: {speed['skipped']}." in ran.stdout
+    else:
+        today = datetime.datetime.now(datetime.UTC).date().isoformat()
+        assert found == without | {"speed": {"baseline": BASELINE.name, "date": today} | speed}
+
+
+def test_script_adds_no_speed_to_what_has_not_passed(tree):
+    nothing = gpu_check(tree, "--only-speed")
+    assert nothing.returncode == 1 and "scripts/gpu-check" in nothing.stdout and not (tree / RECEIPT).exists()
+    assert gpu_check(tree, "--pending", "no GPU").returncode == 0
+    owed = (tree / RECEIPT).read_text()
+    pending = gpu_check(tree, "--only-speed")
+    assert pending.returncode == 1 and "pending" in pending.stdout and (tree / RECEIPT).read_text() == owed
 
 
 def test_script_misses_the_baseline_before_the_tests_run(tree):

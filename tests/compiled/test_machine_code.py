@@ -242,7 +242,23 @@ def test_a_part_of_all_of_few_wide_rows_is_held_and_words_are_asked_for_at_once(
 
 
 @both
-@pytest.mark.parametrize(("rows", "cols"), [(576_000, 384), (65536, 1024), (16384, 4096)])
+@pytest.mark.parametrize("cols", [204, 364, 700, 3068, 3580, 4092, 5604])
+def test_rows_that_begin_on_8_bytes_are_held_in_registers(compiled, cols, norm):
+    compile_backward(norm, 9000, cols, BF16)
+    assert not moved(compiled[0]) and not stack_bytes(compiled[0])
+
+
+@pytest.mark.parametrize("cols", [256, 768, 4096])
+def test_dw_and_db_have_programs_of_their_own_with_half_the_registers(compiled, cols):
+    """A thread asks for all its partials at once, and so the fewer they are the more warps are at it."""
+    for norm in (RMS, LAYER):
+        compile_backward(norm, 30_000, cols, BF16)
+    one, two = (kernel for kernel in compiled if kernel.name == "sum_partials")
+    assert abs(registers_and_stack(two)[0] - registers_and_stack(one)[0]) <= 8 and not stack_bytes(two)
+
+
+@both
+@pytest.mark.parametrize(("rows", "cols"), [(576_000, 384), (65536, 1024), (16384, 4088)])
 def test_rows_lie_as_they_would_with_a_weight_of_more_bits(compiled, rows, cols, norm):
     """Else dx would pass through shared memory in each step of a walk."""
     problem = replace(problem_of(norm, rows, cols, BF16), weight=F32, bias=F32 if norm.centred else None)
