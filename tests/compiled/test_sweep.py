@@ -39,6 +39,16 @@ def test_each_choice_is_compiled_beside_what_is_planned(tmp_path):
     assert "5 of 5 kernels compiled" in done.stdout
 
 
+def test_each_line_of_a_file_is_a_sweep_of_its_own(tmp_path):
+    lines = tmp_path / "lines"
+    lines.write_text(
+        'rms_norm-forward-9x64-bfloat16 --choice "tile warps=2 block=32"\n\n# and a backward\n'
+        "rms_norm-backward-600x64-bfloat16\n"
+    )
+    done = sweep("--compile", "--lines", str(lines), ONEPASS_CACHE=str(tmp_path))
+    assert done.returncode == 0 and "4 of 4 kernels compiled" in done.stdout, done.stderr
+
+
 def test_what_the_compiler_made_is_read():
     done = sweep("--read", "rms_norm-forward-9x64-bfloat16")
     assert done.returncode == 0, done.stderr
@@ -61,6 +71,8 @@ def test_what_the_compiler_made_is_read():
         (["rms_norm-forward-4x64-float16-qkv2"], "must be of a dense norm, without FP8"),
         (["rms_norm-forward-4x64-float16", "--choice", "tile warps=two"], "like warps=8; not tile warps=two"),
         (["rms_norm-forward-4x64-float16", "--choice", "heap warps=2"], "one of tile, turns, split, split_turns,"),
+        (["--lines", "no such file"], "No such file or directory: 'no such file'"),
+        ([], "there must be a CASE"),
     ],
 )
 def test_what_it_cannot_read_is_said_in_a_sentence(arguments, said, monkeypatch, capsys):
