@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from onepass.lab.trials import H200, Trial, dense_case, distinct, plan_of, planned_for
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -83,28 +85,25 @@ def test_what_it_cannot_read_is_said_in_a_sentence(arguments, said, monkeypatch,
     assert said in complaint and complaint.count("\n") == 1
 
 
-def test_a_choice_that_it_names_is_one_that_it_takes(monkeypatch):
+def test_a_choice_that_it_names_is_one_that_it_takes():
     """What a search tried is written down, and tried again."""
     script = the_script()
-    monkeypatch.setattr(script.forward, "device_of", lambda _: script.H200)
-    monkeypatch.setattr(script.backward, "device_of", lambda _: script.H200)
     for name in ("rms_norm-forward-4469x512-float32", "layer_norm-backward-3000x4096-bfloat16"):
-        case = script.case_of(name)
-        trials = [script.Trial(case), *(script.Trial(case, choice) for choice in script.searched(case, script.H200))]
-        first, *others = script.distinct(trials)
-        assert str(first) == "as planned" and len(others) > 10
-        assert all(script.choice_of(str(trial), case) == trial.choice for trial in others)
-        assert script.plan_of(first) not in map(script.plan_of, others)
+        case = dense_case(name)
+        with planned_for(H200):
+            first, *others = distinct([Trial(case), *(Trial(case, choice) for choice in script.searched(case, H200))])
+            assert str(first) == "as planned" and len(others) > 10
+            assert all(script.choice_of(str(trial), case) == trial.choice for trial in others)
+            assert plan_of(first) not in map(plan_of, others)
 
 
-def test_rows_and_warps_are_exactly_as_given_where_that_is_asked_for(monkeypatch):
-    script = the_script()
-    monkeypatch.setattr(script.forward, "device_of", lambda _: script.H200)
-    case = script.case_of("rms_norm-forward-300x64-bfloat16")
-    choice = script.choice_of("tile rows=64 warps=8 block=32", case)
-    for exactly in (False, True):
-        plan = script.plan_of(script.Trial(case, choice, exactly))
-        assert ((plan.rows, plan.warps) == (64, 8)) == exactly, "few rows have smaller programs"
+def test_rows_and_warps_are_exactly_as_given_where_that_is_asked_for():
+    case = dense_case("rms_norm-forward-300x64-bfloat16")
+    choice = the_script().choice_of("tile rows=64 warps=8 block=32", case)
+    with planned_for(H200):
+        for exactly in (False, True):
+            plan = plan_of(Trial(case, choice, exactly))
+            assert ((plan.rows, plan.warps) == (64, 8)) == exactly, "few rows have smaller programs"
 
 
 def test_cases_are_those_in_which_a_run_has_a_peer_ahead():
@@ -120,8 +119,8 @@ def test_cases_are_those_in_which_a_run_has_a_peer_ahead():
 @pytest.mark.parametrize("case", ["rms_norm-forward-16x5888-float16", "layer_norm-backward-600x4096-bfloat16"])
 def test_what_is_planned_may_be_tried_with_other_fields(case):
     script = the_script()
-    planned, other = (script.choice_of(f"planned warps={warps}", script.case_of(case)) for warps in (2, 16))
+    planned, other = (script.choice_of(f"planned warps={warps}", dense_case(case)) for warps in (2, 16))
     assert (planned.tile.warps, other.tile.warps) == (2, 16)
-    assert script.chosen(script.case_of(case)) in (
+    assert script.chosen(dense_case(case)) in (
         replace(choice, tile=replace(choice.tile, warps=warps)) for choice in (planned, other) for warps in (1, 2, 4, 8)
     )

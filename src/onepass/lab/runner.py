@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -19,11 +18,9 @@ from onepass.lab.inputs import make_inputs
 from onepass.lab.interpreted import KERNELS, check_kernels
 from onepass.lab.judge.stats import is_plateau, is_precise, ratio_interval
 from onepass.lab.measure.clock import Call, Clock, KernelClock, clocks_for
+from onepass.lab.measure.copying import SHORTEST, copy_gbps
 from onepass.lab.measure.sampling import Rounds, Rules, Sampled, sample
 from onepass.lab.measure.throttle import Look, Watch
-
-#: A call that launches nothing takes no time by the kernels' clock; rates are then those of a nanosecond.
-SHORTEST = 1e-3
 
 
 @dataclass
@@ -51,22 +48,10 @@ class Lab:
         return None if self.watch is None else self.watch.look()
 
     def ceiling(self, moved: int) -> float:
-        """The rate of a plain copy that moves as many bytes, read and written.
-
-        By PyTorch's own copy, which is the driver's, or by an element-wise kernel, whichever is faster: below a few
-        megabytes the driver's takes twice as long.
-        """
+        """The rate of a plain copy that moves as many bytes."""
         if moved not in self.ceilings:
-            import torch
-
-            source = torch.randint(0, 2**31 - 1, (max(1, moved // 8),), dtype=torch.int32, device=self.device)
-            target = torch.empty_like(source)
-            copies: list[Call] = [lambda: target.copy_(source), lambda: torch.bitwise_not(source, out=target)]
             count = max(10, self.rules.samples // 3)
-            for copy in copies:
-                copy()
-            fastest = min(statistics.median(self.clocks[0].samples(copy, count)) for copy in copies)
-            self.ceilings[moved] = moved / max(fastest, SHORTEST) / 1e3
+            self.ceilings[moved] = copy_gbps(moved, self.clocks[0], count, self.device)
         return self.ceilings[moved]
 
 
