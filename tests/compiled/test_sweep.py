@@ -13,8 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from onepass.lab.trials import H200, Trial, dense_case, distinct, plan_of, planned_for
+from onepass.lab.machine_code import longest_loop, usual
+from onepass.lab.trials import (
+    H200,
+    Trial,
+    compiled_elsewhere,
+    dense_case,
+    distinct,
+    kernels_of,
+    plan_of,
+    planned_for,
+    schedulers_us,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -60,9 +72,23 @@ def test_what_the_compiler_made_is_read():
         r" +tile_forward: (\d+) registers, (\d+) instructions, (\d+) before the first load, .*", kernel
     )
     assert found and all(0 < int(number) < 2000 for number in found.groups()), kernel
-    each = re.fullmatch(r" +(\d+) instructions of a warp for each row: 0.0 us of the schedulers", rows)
+    each = re.fullmatch(r" +(\d+) instructions of a warp for each row: 0.0 us of the schedulers, 0.0 of memory", rows)
     # Nine rows in tiles of several, which fill a warp or more, run through no more than all of the code.
     assert each and 0 < int(each[1]) <= int(found[2]), rows
+
+
+@pytest.mark.parametrize(("direction", "stays"), [("forward", False), ("backward", True)])
+def test_schedulers_take_twice_as_long_for_twice_the_rows(direction, stays):
+    """Whether programs come and go, and so are twice as many, or stay, and walk twice as far."""
+    taken = []
+    for rows in (16384, 32768):
+        trial = Trial(dense_case(f"layer_norm-{direction}-{rows}x512-bfloat16"))
+        with planned_for(H200):
+            plan, kernel = plan_of(trial), kernels_of(trial, torch.device("meta"))[0]
+        compiled = compiled_elsewhere(kernel)
+        assert (longest_loop(compiled) > 0) == stays and longest_loop(compiled) < usual(compiled)
+        taken.append(schedulers_us(compiled, plan, rows))
+    assert 0 < 2 * taken[0] == pytest.approx(taken[1])
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -114,6 +115,18 @@ def test_all_widths_are_compiled_where_there_is_no_gpu(tmp_path):
     assert done.returncode == 0, done.stderr
     compiled = len(list((tmp_path / "kernels").iterdir()))
     assert compiled >= 4 and f"{compiled} of {compiled} kernels compiled" in done.stdout
+
+
+def test_widths_with_many_instructions_are_named(monkeypatch, capsys):
+    script = the_script()
+    monkeypatch.setattr(script, "BUSY", 0.0)
+    kind = ["rms_norm-backward-bfloat16", "--widths", "1", "--cols", "64", "96", "--mib", "1"]
+    monkeypatch.setattr(sys, "argv", ["survey", *kind, "--count"])
+    assert script.main() == 0
+    told = capsys.readouterr().out
+    assert "4 of 4 widths" in told and "rms_norm-backward-bfloat16    2 B       1" in told
+    shares = [int(share) for share in re.findall(r"^ +(\d+)%  rms_norm-backward-\d+x\d+-bfloat16", told, re.MULTILINE)]
+    assert len(shares) == 4 and shares == sorted(shares, reverse=True) and all(10 < share < 400 for share in shares)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,13 @@ from typing import Any
 
 _REGISTER = re.compile(r"\bR(\d+)")
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,5}\*/\s+(?:@!?U?P\d+ +)?(\S+)\s*(.*?)\s*;")
+_LABEL = re.compile(r"\s*(\.L\w+):")
+_TARGET = re.compile(r"`\((\.L\w+)\)")
 _WORDS = {"64": 2, "128": 4}
 #: Of a program.
 MOST_WARPS = 32
+#: Instructions of a loop in which nothing is done but waiting.
+LONGEST_WAIT = 16
 
 
 def _said(kernel: Any, tool: str, *options: str) -> str:
@@ -39,6 +43,22 @@ def instructions(kernel: Any) -> list[tuple[str, str]]:
     """Each with its operands, without what fills up the end."""
     found = _INSTRUCTION.findall(_said(kernel, "nvdisasm", "-c"))
     return [(name, operands) for name, operands in found if name != "NOP"]
+
+
+def longest_loop(kernel: Any) -> int:
+    """How many instructions it has; 0 where there is none but waits, and the code's end, which jumps to itself."""
+    places: dict[str, int] = {}
+    count, longest = 0, 0
+    for line in _said(kernel, "nvdisasm", "-c").splitlines():
+        label = _LABEL.match(line)
+        if label:
+            places[label[1]] = count
+        for name, operands in _INSTRUCTION.findall(line):
+            count += name != "NOP"
+            back = _TARGET.search(operands) if name.startswith("BRA") else None
+            if back and back[1] in places:
+                longest = max(longest, count - places[back[1]])
+    return longest if longest > LONGEST_WAIT else 0
 
 
 def usual(kernel: Any) -> int:

@@ -55,6 +55,14 @@ def piece_of(case: Case) -> int:
     return min(FRIENDLY, row & -row)
 
 
+def grouped(cases: Iterable[Case]) -> dict[tuple[Kind, int], list[Case]]:
+    """By kind and alignment."""
+    groups: dict[tuple[Kind, int], list[Case]] = {}
+    for case in cases:
+        groups.setdefault((kind_of(case), piece_of(case)), []).append(case)
+    return groups
+
+
 def drawn(kind: Kind, count: int, cols: tuple[int, int], size: int, seed: int) -> list[Case]:
     """`count` cases of each alignment, their widths spread over `cols` by their logarithm, x of `size` bytes.
 

@@ -17,6 +17,7 @@ import torch
 from onepass import backward, forward
 from onepass.lab.data.case import NORMS, Case
 from onepass.lab.inputs import Inputs, make_inputs
+from onepass.lab.machine_code import longest_loop, usual
 from onepass.plan import forward_plans, in_force, launch, row_counts, workers
 from onepass.plan.device import Device, device_of
 from onepass.plan.plans import Choice, Plan
@@ -26,6 +27,8 @@ from onepass.spec import Norm, Problem
 #: What is planned and compiled for where there is no GPU.
 H200 = Device("NVIDIA H200", sms=132, registers=65536, shared=233472, cooperative=True, clusters=True, gluon=True)
 CAPABILITY = (9, 0)
+#: What its largest copies reach, in bytes a microsecond, and its cycles in one.
+MEMORY, CYCLES = 4.289e6, 1755
 #: Choices are timed in turns, each so often, with so many calls; the first turn also warms up.
 TURNS, CALLS = 3, 7
 
@@ -130,6 +133,27 @@ def distinct(trials: Iterable[Trial]) -> list[Trial]:
     for trial in trials:
         found.setdefault(plan_of(trial), trial)
     return list(found.values())
+
+
+def compiled_elsewhere(kernel: tuple[Any, ...]) -> Any:
+    """As `kernels_of` has it, to be read."""
+    from triton.backends.compiler import GPUTarget
+
+    from onepass.plan.compiler import compile_kernel
+
+    function, dtypes, constants, options = kernel
+    target = GPUTarget("cuda", 10 * CAPABILITY[0] + CAPABILITY[1], 32)
+    return compile_kernel(function, dtypes, constants, options, target)
+
+
+def schedulers_us(compiled: Any, plan: Plan, rows: int) -> float:
+    """How long an H200's take for the instructions of so many rows: each SM has four, which begin one of a warp in each
+    cycle. A program that comes and goes runs through its code once; one that stays, through its longest loop for each
+    of its tiles.
+    """
+    loop = longest_loop(compiled)
+    each = loop * plan.slices * -(-rows // plan.rows) if loop else usual(compiled) * plan.programs
+    return each * plan.warps / (4 * H200.sms * CYCLES)
 
 
 def compile_elsewhere(trials: Sequence[Trial], progress: Callable[[int, int], None]) -> tuple[int, list[str]]:
