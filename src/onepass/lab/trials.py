@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -156,7 +157,15 @@ def schedulers_us(compiled: Any, plan: Plan, rows: int) -> float:
     return each * plan.warps / (4 * H200.sms * CYCLES)
 
 
-def compile_elsewhere(trials: Sequence[Trial], progress: Callable[[int, int], None]) -> tuple[int, list[str]]:
+def progress(number: int, of: int, what: str) -> None:
+    """On a line of its own where somebody looks on, and now and then where lines are kept."""
+    if sys.stdout.isatty():
+        print(f"\r{number} of {of} {what}", end="\n" if number == of else "", flush=True)
+    elif number % 100 == 0 or number == of:
+        print(f"{number} of {of} {what}", flush=True)
+
+
+def compile_elsewhere(trials: Sequence[Trial]) -> tuple[int, list[str]]:
     """Into ONEPASS_CACHE, without a GPU: how many kernels, and a sentence for each that does not compile."""
     kernels = [kernel for trial in trials for kernel in kernels_of(trial, torch.device("meta"))]
     distinct_kernels = list({repr(kernel): kernel for kernel in kernels}.values())
@@ -172,7 +181,7 @@ def compile_elsewhere(trials: Sequence[Trial], progress: Callable[[int, int], No
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         for number, complaint in enumerate(threads.map(compiled, distinct_kernels), start=1):
             failed += [complaint] if complaint else []
-            progress(number, len(distinct_kernels))
+            progress(number, len(distinct_kernels), "kernels")
     return len(distinct_kernels), failed
 
 
