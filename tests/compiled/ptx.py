@@ -2,14 +2,17 @@
 
 For bits: the order in which a kernel adds shows here as on a GPU, where Triton's interpreter adds by NumPy's own rules.
 Arithmetic is IEEE's but where PTX is approximate (rsqrt), and fma is rounded twice, once to 64 bits. Threads go in
-step, so a branch must be taken by all or none; but what a warp puts into shared memory, no other may touch before a
-barrier, nor put something where another has looked. It knows what tile.py and few.py are made of.
+step, and those that part meet again where their ways do; but what a warp puts into shared memory, no other may touch
+before a barrier, nor put something where another has looked. Asynchronous copies come as late as they may, or at once.
+Programs that wait for each other's words run in turns, each until it waits, and shared memory begins as NaN. It knows
+what tile.py, few.py and ring.py are made of.
 """
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -21,17 +24,19 @@ COMPARISONS = {
     "eq": np.equal, "ne": np.not_equal, "neu": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
     "ge": np.greater_equal,
 }  # fmt: skip
-#: Copies are there at once.
-WAITS = ("cp.async.commit_group", "cp.async.wait_group")
+#: What a loop is made of in which nothing is done but waiting.
+LOOKS = ("ld.", "setp.", "or.pred", "vote.", "sub.", "bra")
+#: Rounds in which nobody does anything but look: a word is looked at a round after it was asked for.
+IDLE = 2
 _STATEMENT = re.compile(r"(?:@(!?)(\S+)\s+)?([a-z][\w.:]*)\s*(.*)", re.DOTALL)
 _PLACE = re.compile(r"\[\s*([^\]+]+?)\s*(?:\+\s*(-?\d+)\s*)?\]")
 
 
 class Machine:
-    """A kernel's programs, `cluster` of them at a time."""
+    """A kernel's programs, `cluster` of them at a time. `late`: copies come when they are waited for, not before."""
 
-    def __init__(self, ptx: str, warps: int, cluster: int = 1) -> None:
-        self.threads, self.cluster = 32 * warps, cluster
+    def __init__(self, ptx: str, warps: int, cluster: int = 1, late: bool = True) -> None:
+        self.threads, self.cluster, self.late = 32 * warps, cluster, late
         self.lanes = np.arange(self.threads * cluster)
         entry = re.search(r"\.entry (\w+)\((.*?)\)\n.*?\{(.*)^\}", ptx, re.DOTALL | re.MULTILINE)
         assert entry is not None
@@ -39,19 +44,19 @@ class Machine:
         self.symbols = {"global_smem": 4096}
         self.code, self.labels = self._parsed(entry[3])
 
-    def _parsed(self, body: str) -> tuple[list[tuple[str, ...]], dict[str, int]]:
+    def _parsed(self, body: str) -> tuple[list[tuple[str, ...]], dict[str, list[int]]]:
         body = re.sub(r"//[^\n]*", "", body)
         body = re.sub(r"^\s*\.(?:loc|file|pragma|maxntid|reqntid|minnctapersm)[^\n]*", "", body, flags=re.MULTILINE)
         code: list[tuple[str, ...]] = []
-        labels: dict[str, int] = {}
+        labels: dict[str, list[int]] = {}
         static = 0
-        for text in re.sub(r"(\$L\w+):", r"\1:;", body).split(";"):
+        for text in re.sub(r"(?<![\w:])(\$?[A-Za-z_]\w*):(?!:)", r"\1:;", body).split(";"):
             statement = text.strip()
             while statement[:1] == "{" and not statement.startswith("{%"):  # a scope of inline assembly
                 statement = statement[1:].strip()
             statement = statement.removeprefix("}").strip()
             if statement.endswith(":"):
-                labels[statement[:-1]] = len(code)
+                labels.setdefault(statement[:-1], []).append(len(code))
                 continue
             shared = re.match(r"\.shared .*?(\w+)\[\d+\]", statement)
             if shared:  # whoever declares a name again means another place
@@ -66,8 +71,8 @@ class Machine:
             code.append((found[1] or "", found[2] or "", found[3], *_operands(found[4])))
         return code, labels
 
-    def run(self, programs: int, arguments: Sequence[torch.Tensor | int | float]) -> None:
-        """Tensors are read and written where they are."""
+    def run(self, programs: int, arguments: Sequence[torch.Tensor | int | float], together: bool = False) -> None:
+        """Tensors are read and written where they are. `together`: programs may wait for each other."""
         tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
         memories = [each.contiguous().view(torch.uint8).reshape(-1).numpy() for each in tensors]
         starts = np.cumsum([1 << 20, *(-(-len(each) // 256) * 256 + 4096 for each in memories)])
@@ -84,46 +89,81 @@ class Machine:
         names = [name for _, name in self.parameters]
         assert 0 <= len(names) - len(values) <= 2, "behind a kernel's own are two of the runtime"
         self.given = dict(zip(names, values, strict=False))
-        for first in range(0, programs, self.cluster):
-            self._run_cluster(first, programs)
+        clusters = [self._cluster_from(first, programs) for first in range(0, programs, self.cluster)]
+        for some in [clusters] if together else [[each] for each in clusters]:
+            running, idle = some, 0
+            while running:
+                before, waiting = self.memory.copy(), [each for each in running if next(each, "done") != "done"]
+                idle = idle + 1 if waiting == running and np.array_equal(before, self.memory) else 0
+                assert idle <= IDLE, "all that are left wait for ever"
+                running = waiting
         for start, each in zip(starts, memories, strict=False):
             each[:] = self.memory[start : start + len(each)]
 
-    def _run_cluster(self, first: int, programs: int) -> None:
+    def _cluster_from(self, first: int, programs: int) -> Iterator[None]:
+        """A machine of its own, over the same memory, that stops wherever it waits."""
+        return copy.copy(self)._run(first, programs)
+
+    def _run(self, first: int, programs: int) -> Iterator[None]:
         own = self.lanes // self.threads
-        self.shared = np.zeros((self.cluster, 1 << 18), np.uint8)
+        self.symbols = dict(self.symbols)
+        self.shared = np.full((self.cluster, 1 << 18), 0xFF, np.uint8)
         #: Of each byte, by which warp it was written and read (-1: by several), and behind how many barriers.
         self.seen = {use: np.full((2, self.shared.size), -2) for use in ("written", "read")}
         self.barriers = 0
+        self.copies: list[list[tuple[np.ndarray, np.ndarray]]] = [[]]  # on their way, by groups
         self.registers: dict[str, np.ndarray] = {
             "%tid.x": (self.lanes % self.threads).astype(np.uint64), "%ctaid.x": (first + own).astype(np.uint64),
             "%cluster_ctarank": own.astype(np.uint64), "%nctaid.x": np.full(len(self.lanes), programs, np.uint64),
         }  # fmt: skip
+        everybody = np.ones(len(self.lanes), bool)
+        here, elsewhere = everybody, {}  # threads that wait at a place for the others to come there
         place = 0
         while place < len(self.code):
+            if place in elsewhere:
+                here = here | elsewhere.pop(place)
             negated, guard, name, *operands = self.code[place]
             place += 1
-            on = np.ones(len(self.lanes), bool)
-            if guard:
-                on = self.registers[guard] ^ bool(negated)
+            on = here & (self.registers[guard] ^ bool(negated)) if guard else here
             kind, *parts = name.split(".")
             if kind == "bra":
-                assert on.all() or not on.any(), "threads part"
-                if on.any():
-                    place = self.labels[operands[0]]
+                to = min(self.labels[operands[0]], key=lambda label: abs(label - place))
+                if on.any() and not np.array_equal(on, here):
+                    stays, others = (on, here & ~on) if to < place else (here & ~on, on)
+                    stop = place if to < place else to
+                    elsewhere[stop] = elsewhere.get(stop, np.zeros_like(here)) | others
+                    here = stays
+                if on.any() and (to < place or np.array_equal(on, here)):
+                    waits = to < place and all(step[2].startswith(LOOKS) for step in self.code[to:place])
+                    place = to
+                    if waits:
+                        yield
             elif kind == "ret":
+                assert np.array_equal(here, everybody), "threads that parted do not meet again"
                 return
             elif kind == "symbol":
                 self.symbols[operands[0]] = int(operands[1])
             elif name.startswith(("bar.sync", "barrier.cluster.wait")):
+                assert np.array_equal(here, everybody), "some threads do not come to the barrier"
                 self.barriers += 1
-            elif kind not in ("bar", "barrier", "fence", "createpolicy") and name not in WAITS:
+            elif name == "cp.async.commit_group":
+                self.copies.append([])
+            elif name == "cp.async.wait_group":
+                self._arrive(int(operands[0]))
+            elif kind not in ("bar", "barrier", "fence", "createpolicy"):
                 try:
                     self._do(kind, parts, operands, on)
                 except AssertionError:
                     raise
                 except Exception as error:
                     raise ValueError(f"this machine does not know how to do {name} {', '.join(operands)}") from error
+
+    def _arrive(self, but: int) -> None:
+        """The copies of all groups are there, but of the newest ones."""
+        groups = len(self.copies) - 1
+        for _ in range(groups - but):
+            for at, value in self.copies.pop(0):
+                self.shared.reshape(-1)[at] = value
 
     def _use(self, at: np.ndarray, on: np.ndarray, use: str) -> None:
         """Bytes of shared memory, some for each thread that is on."""
@@ -175,7 +215,7 @@ class Machine:
             elif kind == "cp" and parts[1] in ("cg", "ca"):
                 self._copy(operands, on)
             elif kind in ("ldmatrix", "stmatrix"):
-                self._move_matrix(kind, operands, on)
+                self._move_matrix(kind, "trans" in parts, operands, on)
             elif kind == "mov":
                 self._mov(int(last[1:]) if last != "pred" else 1, operands, on)
             elif kind == "shfl":
@@ -201,6 +241,11 @@ class Machine:
                 self._keep(operands[0], chosen, on)
             elif kind == "cvt":
                 self._convert(parts, operands, on)
+            elif kind == "vote":
+                voted = (self.registers[operands[1]] & on).reshape(-1, 32).any(1)
+                self._keep(operands[0], np.repeat(voted, 32), on)
+            elif kind == "atom":
+                self._exchange(parts, operands, on)
             elif kind == "mapa":
                 self._keep(operands[0], (self.value(operands[2]) + 1) * WINDOW + self.value(operands[1]), on)
             elif last[0] == "f" and last[1:].isdigit():
@@ -233,6 +278,9 @@ class Machine:
             return {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}[kind](one, others[0])
         if kind == "bfe":
             value, start, length = (self.value(each) for each in operands)
+            if last == "s32":  # up to the sign, and down again
+                left = np.uint32(32) - length
+                return (value << (left - start)).view(np.int32) >> left.view(np.int32)
             return value >> start & ((np.uint32(1) << length) - 1)
         typed = last.replace("b", "u")
         one, *others = (self._integer(each, typed) for each in operands)
@@ -319,6 +367,12 @@ class Machine:
                 value = np.ascontiguousarray(self.value(name, size * 8).astype(unsigned))
                 memory[at[on]] = value.view(np.uint8).reshape(len(value), size)[on]
 
+    def _exchange(self, parts: list[str], operands: list[str], on: np.ndarray) -> None:
+        assert "exch" in parts and on.sum() <= 1, "this machine exchanges a word at a time"
+        before, where, value = operands
+        self._move("ld", ["global", parts[-1]], [before, where], on)
+        self._move("st", ["global", parts[-1]], [where, value], on)
+
     def _copy(self, operands: list[str], on: np.ndarray) -> None:
         """From global memory to shared; zeros for what is not asked for."""
         (to, beyond), (start, further) = (_place(each) for each in operands[:2])
@@ -330,9 +384,12 @@ class Machine:
         begin = self.lanes // self.threads * self.shared.shape[1] + self.value(to, 64).astype(np.int64) + beyond
         at = begin[:, None] + np.arange(size)
         self._use(at, on, "written")
-        self.shared.reshape(-1)[at[on]] = value[on]
+        if self.late:
+            self.copies[-1].append((at[on], value[on]))
+        else:
+            self.shared.reshape(-1)[at[on]] = value[on]
 
-    def _move_matrix(self, kind: str, operands: list[str], on: np.ndarray) -> None:
+    def _move_matrix(self, kind: str, transposed: bool, operands: list[str], on: np.ndarray) -> None:
         """Of 8 x 8 values of 16 bits, of which eight threads have the rows' addresses, and each has two values."""
         assert on.all()
         where, listed = operands if kind == "stmatrix" else operands[::-1]
@@ -341,8 +398,12 @@ class Machine:
         memory, size = self.shared.reshape(-1), self.shared.shape[1]
         lane = self.lanes % 32
         for number, name in enumerate(_operands(listed[1:-1]) if listed.startswith("{") else [listed]):
-            row = begin[self.lanes - lane + 8 * number + lane // 4]
-            at = (self.lanes // self.threads * size + row + lane % 4 * 4)[:, None] + np.arange(4)
+            # The places of a thread's two values, each of two bytes.
+            pair = lane[:, None] % 4 * 2 + np.arange(2)
+            row, col = (pair, lane[:, None] // 4) if transposed else (lane[:, None] // 4, pair)
+            rows = begin[(self.lanes - lane + 8 * number)[:, None] + row]
+            at = self.lanes[:, None] // self.threads * size + rows + col * 2
+            at = (at[:, :, None] + np.arange(2)).reshape(len(lane), 4)
             self._use(at, on, "read" if kind == "ldmatrix" else "written")
             if kind == "ldmatrix":
                 self._keep(name, np.ascontiguousarray(memory[at]).view(np.uint32)[:, 0], on)

@@ -1,0 +1,148 @@
+"""Gradients of rows that programs share, from the PTX that the compiler makes for an H200, with programs that wait.
+
+Triton's interpreter does not know Gluon, in which these kernels are written. The GPU that is planned for has few SMs:
+some rows are then enough for every program to have several.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from compiled.conftest import H200
+from compiled.ptx import Machine
+from onepass import backward, reference
+from onepass.backward import BACKWARD_TENSORS, Backward, Needs
+from onepass.plan import in_force
+from onepass.plan.plans import Choice, Plan
+from onepass.plan.tiles import Tile
+from onepass.spec import Norm, Problem
+from tolerance import assert_close
+
+BF16, F32 = torch.bfloat16, torch.float32
+
+
+def gradients(
+    made: list[Any],
+    norm: Norm,
+    rows: int,
+    cols: int,
+    dtype: torch.dtype,
+    bias: bool = False,
+    late: bool = True,
+    without: str = "nothing",
+) -> Plan:
+    """Runs all that a backward launches, `without` some instructions, and holds what comes of it against the
+    definition.
+    """
+    bias |= norm.centred
+    problem = Problem(rows, 1, cols, dtype, dtype, dtype, dtype if bias else None)
+    dense = (cols, 1)
+    call = Backward(
+        norm, problem, (rows, cols), torch.device("meta"), (dense, None, dense), Needs(True, False, True, bias)
+    )
+    plan = call.plan()
+    steps, partial_rows, words = call.steps(plan, call.align(True))
+
+    generator = torch.Generator().manual_seed(rows)
+    dy, x, weight = (
+        torch.randn(*shape, generator=generator).to(dtype) for shape in ((rows, cols), (rows, cols), (cols,))
+    )
+    leaves = {name: each.double().requires_grad_() for name, each in {"dx": x, "dweight": weight}.items()}
+    leaves["dbias"] = torch.zeros(cols, dtype=torch.float64, requires_grad=True)
+    y, _ = reference.normalize(norm, leaves["dx"], leaves["dweight"], leaves["dbias"], None, torch.float64, None,
+                               wide=torch.float64)  # fmt: skip
+    y.backward(dy.double())
+
+    mean = x.double().mean(1) if norm.centred else torch.zeros(rows, dtype=torch.float64)
+    rstd = torch.rsqrt((x.double() - mean[:, None]).square().mean(1) + norm.eps)
+    nothing = float("nan")
+    given = {
+        "dy": dy, "h": x, "weight": weight, "mean": mean.float(), "rstd": rstd.float(),
+        "dx": torch.full((rows, cols), nothing, dtype=dtype),
+        "dweights": torch.full((partial_rows, cols), nothing), "dbiases": torch.full((partial_rows, cols), nothing),
+        "dweight": torch.full((cols,), nothing, dtype=dtype), "dbias": torch.full((cols,), nothing, dtype=dtype),
+        "mailbox": torch.zeros(words, dtype=torch.int64 if norm.centred else torch.int32),
+    }  # fmt: skip
+    assert given.keys() <= set(BACKWARD_TENSORS)
+    for step in steps:
+        step.compiled(call.place.device)
+        present = [given[name] for name, each in zip(step.names, step.dtypes, strict=True) if each is not None]
+        running = Machine(made[-1].asm["ptx"].replace(without, "//"), step.plan.warps, late=late)
+        running.run(step.plan.programs, [*present, *step.scalars], together="mailbox" in step.names)
+    for name, terms in (("dx", 64.0), ("dweight", 64.0), ("dbias", 64.0)):  # more than the sum of any of them
+        if name != "dbias" or bias:
+            assert_close(name, given[name], leaves[name].grad.to(dtype), terms)
+    return plan
+
+
+RMS, LAYER = Norm(False, 1e-6), Norm(True, 1e-6)
+#: A program for each 1,024 columns of 16 bits, one warp of it, and of fp32 half as many.
+ALONE = Tile(1024, 1, 1, 16, 3)
+
+
+@pytest.fixture
+def small(compiled: list[Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Plans a GPU of so many SMs, and each row count as if it were many rows."""
+
+    def of(sms: int, **changes: object) -> Any:
+        monkeypatch.setattr(backward, "device_of", lambda device: replace(H200, sms=sms))
+        return in_force.override(ring_from=1, many_elements=1, centred_ring_rows=1, **changes)
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("norm", "rows", "cols", "dtype", "sms", "tile", "bias", "late"),
+    [
+        (RMS, 13, 2104, BF16, 1, ALONE, False, True),
+        (RMS, 13, 2104, BF16, 1, ALONE, True, False),
+        (RMS, 11, 1028, F32, 1, ALONE, False, True),
+        (RMS, 9, 4104, BF16, 1, Tile(2048, 1, 2, 8, 3), True, True),
+        (LAYER, 13, 2112, BF16, 1, ALONE, True, True),
+        (LAYER, 9, 4160, BF16, 2, Tile(2048, 1, 2, 4, 4), True, False),
+    ],
+)
+def test_rows_in_a_ring_have_the_gradients_of_the_definition(
+    compiled, small, norm, rows, cols, dtype, sms, tile, bias, late
+):
+    with small(sms), in_force.force("backward", Choice("ring", tile)):
+        plan = gradients(compiled, norm, rows, cols, dtype, bias, late=late)
+    groups = plan.programs // plan.slices
+    assert plan.schedule == "ring" and plan.slices > 1 and rows > 2 * groups > 2
+
+
+def test_groups_that_share_a_row_of_partial_sums_add_to_it_in_turn(compiled, small):
+    row = 2 * 4 * 2112  # of dW and dB
+    with small(1, partials_bytes=3 * row, partials_of_x=1 << 30), in_force.force("backward", Choice("ring", ALONE)):
+        plan = gradients(compiled, LAYER, 13, 2112, BF16)
+    assert plan.programs // plan.slices == 5 and plan.partials == 3
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols", "dtype", "sms", "tile", "turns", "late"),
+    [
+        (19, 2107, BF16, 2, ALONE, 8, True),
+        (19, 2102, BF16, 1, ALONE, 4, False),
+        (13, 1027, F32, 2, ALONE, 8, True),
+        (17, 4099, BF16, 8, Tile(2048, 1, 2, 4, 3), 8, True),
+    ],
+)
+def test_rows_in_a_ring_may_begin_anywhere(compiled, small, rows, cols, dtype, sms, tile, turns, late):
+    with small(sms, ring_turns_elements=()), in_force.force("backward", Choice("ring_turns", tile)):
+        plan = gradients(compiled, RMS, rows, cols, dtype, True, late=late)
+    assert plan.schedule == "ring_turns" and plan.turns == turns and plan.slices > 1
+
+
+def test_a_wait_for_copies_that_is_missing_shows(compiled, small):
+    """Else the tests above could not fail by it."""
+    with small(1), in_force.force("backward", Choice("ring", ALONE)), pytest.raises(AssertionError, match="dx"):
+        gradients(compiled, RMS, 13, 2104, BF16, without="cp.async.wait_group")
+
+
+def test_a_word_that_nobody_publishes_is_waited_for_for_ever(compiled, small):
+    with small(1), in_force.force("backward", Choice("ring", ALONE)), pytest.raises(AssertionError, match="for ever"):
+        gradients(compiled, RMS, 13, 2104, BF16, without="atom.global.gpu.relaxed.exch")
