@@ -5,17 +5,18 @@ Arithmetic is IEEE's but where PTX is approximate (rsqrt), and fma is rounded tw
 step, and those that part meet again where their ways do; but what a warp puts into shared memory, no other may touch
 before a barrier, nor put something where another has looked. Asynchronous copies come as late as they may, or at once.
 Programs that wait for each other's words run in turns, each until it waits, and shared memory begins as NaN. It knows
-what tile.py, few.py and ring.py are made of.
+what tile.py and few.py are made of, and in Gluon few_split.py, flat.py, odd.py, ring.py and threads.py.
 """
 
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
+
+from compiled.ptx_text import operands_of, place_in, read
 
 #: Shared memory of a program; a program of a cluster sees others' at addresses that begin with their number and one.
 WINDOW = 1 << 24
@@ -28,8 +29,6 @@ COMPARISONS = {
 LOOKS = ("ld.", "setp.", "or.pred", "vote.", "sub.", "bra")
 #: Rounds in which nobody does anything but look: a word is looked at a round after it was asked for.
 IDLE = 2
-_STATEMENT = re.compile(r"(?:@(!?)(\S+)\s+)?([a-z][\w.:]*)\s*(.*)", re.DOTALL)
-_PLACE = re.compile(r"\[\s*([^\]+]+?)\s*(?:\+\s*(-?\d+)\s*)?\]")
 
 
 class Machine:
@@ -38,38 +37,8 @@ class Machine:
     def __init__(self, ptx: str, warps: int, cluster: int = 1, late: bool = True) -> None:
         self.threads, self.cluster, self.late = 32 * warps, cluster, late
         self.lanes = np.arange(self.threads * cluster)
-        entry = re.search(r"\.entry (\w+)\((.*?)\)\n.*?\{(.*)^\}", ptx, re.DOTALL | re.MULTILINE)
-        assert entry is not None
-        self.parameters = re.findall(r"\.param \.(\w+) .*?(\w+_param_\d+)", entry[2])
+        self.parameters, self.code, self.labels = read(ptx)
         self.symbols = {"global_smem": 4096}
-        self.code, self.labels = self._parsed(entry[3])
-
-    def _parsed(self, body: str) -> tuple[list[tuple[str, ...]], dict[str, list[int]]]:
-        body = re.sub(r"//[^\n]*", "", body)
-        body = re.sub(r"^\s*\.(?:loc|file|pragma|maxntid|reqntid|minnctapersm)[^\n]*", "", body, flags=re.MULTILINE)
-        code: list[tuple[str, ...]] = []
-        labels: dict[str, list[int]] = {}
-        static = 0
-        for text in re.sub(r"(?<![\w:])(\$?[A-Za-z_]\w*):(?!:)", r"\1:;", body).split(";"):
-            statement = text.strip()
-            while statement[:1] == "{" and not statement.startswith("{%"):  # a scope of inline assembly
-                statement = statement[1:].strip()
-            statement = statement.removeprefix("}").strip()
-            if statement.endswith(":"):
-                labels.setdefault(statement[:-1], []).append(len(code))
-                continue
-            shared = re.match(r"\.shared .*?(\w+)\[\d+\]", statement)
-            if shared:  # whoever declares a name again means another place
-                static += 64
-                self.symbols[shared[1]] = static
-                code.append(("", "", "symbol", shared[1], str(static)))
-                continue
-            if not statement or statement.startswith("."):
-                continue
-            found = _STATEMENT.fullmatch(statement)
-            assert found is not None, statement
-            code.append((found[1] or "", found[2] or "", found[3], *_operands(found[4])))
-        return code, labels
 
     def run(self, programs: int, arguments: Sequence[torch.Tensor | int | float], together: bool = False) -> None:
         """Tensors are read and written where they are. `together`: programs may wait for each other."""
@@ -86,9 +55,8 @@ class Machine:
                 values.append(np.uint64(next(addresses)))
             else:
                 values.append(np.float32(each).view(np.uint32) if isinstance(each, float) else np.uint64(each))
-        names = [name for _, name in self.parameters]
-        assert 0 <= len(names) - len(values) <= 2, "behind a kernel's own are two of the runtime"
-        self.given = dict(zip(names, values, strict=False))
+        assert 0 <= len(self.parameters) - len(values) <= 2, "behind a kernel's own are two of the runtime"
+        self.given = dict(zip(self.parameters, values, strict=False))
         clusters = [self._cluster_from(first, programs) for first in range(0, programs, self.cluster)]
         for some in [clusters] if together else [[each] for each in clusters]:
             running, idle = some, 0
@@ -165,10 +133,11 @@ class Machine:
             for at, value in self.copies.pop(0):
                 self.shared.reshape(-1)[at] = value
 
-    def _use(self, at: np.ndarray, on: np.ndarray, use: str) -> None:
-        """Bytes of shared memory, some for each thread that is on."""
+    def _use(self, at: np.ndarray, on: np.ndarray, use: str, changed: np.ndarray | None = None) -> None:
+        """Bytes of shared memory, some for each thread that is on. To write what is there already disturbs nobody."""
         for warp in np.unique(self.lanes[on] // 32):
-            own = at[on & (self.lanes // 32 == warp)].reshape(-1)
+            threads = on & (self.lanes // 32 == warp)
+            own = (at[threads] if changed is None else at[threads][changed[threads]]).reshape(-1)
             for other in ("written",) if use == "read" else ("written", "read"):
                 by, behind = self.seen[other][:, own]
                 assert not ((behind == self.barriers) & (by != warp)).any(), f"{use} while another warp has {other} it"
@@ -197,7 +166,7 @@ class Machine:
         if value.dtype.kind == "f":
             value = value.view({2: np.uint16, 4: np.uint32}[value.dtype.itemsize])
         elif value.dtype.kind == "i":
-            value = value.view({4: np.uint32, 8: np.uint64}[value.dtype.itemsize])
+            value = value.view(f"u{value.dtype.itemsize}")
         before = self.registers.get(target)
         if not on.all():
             value = np.where(on, value, np.zeros_like(value) if before is None else before.astype(value.dtype))
@@ -205,7 +174,7 @@ class Machine:
 
     def _integer(self, operand: str, kind: str) -> np.ndarray:
         value = self.value(operand, int(kind[1:]))
-        return value.view({4: np.int32, 8: np.int64}[value.dtype.itemsize]) if kind[0] == "s" else value
+        return value.view(f"i{value.dtype.itemsize}") if kind[0] == "s" else value
 
     def _do(self, kind: str, parts: list[str], operands: list[str], on: np.ndarray) -> None:
         last = parts[-1]
@@ -276,6 +245,15 @@ class Machine:
             if kind == "not":
                 return ~one
             return {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}[kind](one, others[0])
+        if kind == "prmt":
+            low, high, how = (self.value(each).astype(np.uint64) for each in operands)
+            both, result = high << np.uint64(32) | low, np.zeros(len(self.lanes), np.uint64)
+            for number in (np.uint64(4 * each) for each in range(4)):
+                chosen = how >> number
+                assert not (chosen & np.uint64(8)).any(), "signs are not known"
+                byte = both >> (chosen & np.uint64(7)) * np.uint64(8) & np.uint64(0xFF)
+                result |= byte << number * np.uint64(2)
+            return result.astype(np.uint32)
         if kind == "bfe":
             value, start, length = (self.value(each) for each in operands)
             if last == "s32":  # up to the sign, and down again
@@ -285,7 +263,7 @@ class Machine:
         typed = last.replace("b", "u")
         one, *others = (self._integer(each, typed) for each in operands)
         if kind in ("mul", "mad"):
-            wide = {"u32": np.uint64, "s32": np.int64}[typed] if parts[0] == "wide" else one.dtype
+            wide = np.dtype(f"{one.dtype.kind}{one.itemsize * 2}") if parts[0] == "wide" else one.dtype
             product: np.ndarray = one.astype(wide) * others[0].astype(wide)
             return product + self._integer(operands[2], typed).astype(wide) if kind == "mad" else product
         if kind in ("shl", "shr"):
@@ -303,14 +281,14 @@ class Machine:
     def _mov(self, bits: int, operands: list[str], on: np.ndarray) -> None:
         target, source = operands
         if source.startswith("{"):
-            parts = _operands(source[1:-1])
+            parts = operands_of(source[1:-1])
             each = bits // len(parts)
             value = np.zeros(len(self.lanes), np.uint64)
             for number, part in enumerate(parts):
                 value |= self.value(part, each).astype(np.uint64) << np.uint64(each * number)
             self._keep(target, value if bits == 64 else value.astype(np.uint32), on)
         elif target.startswith("{"):
-            names = _operands(target[1:-1])
+            names = operands_of(target[1:-1])
             each, value = bits // len(names), self.value(source, bits).astype(np.uint64)
             for number, name in enumerate(names):
                 part = value >> np.uint64(each * number) & np.uint64((1 << each) - 1)
@@ -337,18 +315,18 @@ class Machine:
             self._keep(operands[0], self._integer(operands[1], source).astype(np.float32), on)
         else:
             value = self._integer(operands[1], source.replace("b", "u"))
-            types = {"u16": np.uint16, "u32": np.uint32, "s32": np.int32, "u64": np.uint64, "s64": np.int64}
-            self._keep(operands[0], value.astype(types[to]), on)
+            kept = value.astype(f"{to[0].replace('s', 'i')}{int(to[1:]) // 8}")
+            self._keep(operands[0], kept if kept.itemsize > 1 else kept.astype(f"{kept.dtype.kind}2"), on)
 
     def _move(self, kind: str, parts: list[str], operands: list[str], on: np.ndarray) -> None:
         where = next(each for each in operands if each.startswith("["))
-        base, beyond = _place(where)
+        base, beyond = place_in(where)
         if parts[0] == "param":
             self._keep(operands[0], np.full(len(self.lanes), self.given.get(base, 0)), on)
             return
         size = int(parts[-1][1:]) // 8
         listed = operands[0] if kind == "ld" else operands[1]
-        names = _operands(listed[1:-1]) if listed.startswith("{") else [listed]
+        names = operands_of(listed[1:-1]) if listed.startswith("{") else [listed]
         begin = self.value(base, 64).astype(np.int64) + beyond
         memory = self.memory
         if parts[0].startswith("shared"):
@@ -358,24 +336,37 @@ class Machine:
         for number, name in enumerate(names):
             at = (begin + number * size)[:, None] + np.arange(size)
             unsigned = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[size]
-            if parts[0].startswith("shared"):
-                self._use(at, on, "read" if kind == "ld" else "written")
             if kind == "ld":
-                value = np.ascontiguousarray(memory[np.where(on[:, None], at, 0)]).view(unsigned)[:, 0]
-                self._keep(name, value, on)
+                if parts[0].startswith("shared"):
+                    self._use(at, on, "read")
+                there = memory[np.where(on[:, None], at, 0)]
+                self._keep(name, np.ascontiguousarray(there).view(unsigned)[:, 0], on)
+                continue
+            value = np.ascontiguousarray(self.value(name, size * 8).astype(unsigned))
+            value = value.view(np.uint8).reshape(len(value), size)
+            if parts[0].startswith("shared"):
+                self._put(at, value, on)
             else:
-                value = np.ascontiguousarray(self.value(name, size * 8).astype(unsigned))
-                memory[at[on]] = value.view(np.uint8).reshape(len(value), size)[on]
+                memory[at[on]] = value[on]
+
+    def _put(self, at: np.ndarray, value: np.ndarray, on: np.ndarray) -> None:
+        """Into shared memory, a warp after the other: several may write the same."""
+        memory = self.shared.reshape(-1)
+        for warp in np.unique(self.lanes[on] // 32):
+            threads = on & (self.lanes // 32 == warp)
+            self._use(at, threads, "written", value != memory[np.where(on[:, None], at, 0)])
+            memory[at[threads]] = value[threads]
 
     def _exchange(self, parts: list[str], operands: list[str], on: np.ndarray) -> None:
-        assert "exch" in parts and on.sum() <= 1, "this machine exchanges a word at a time"
         before, where, value = operands
+        words = self.value(place_in(where)[0], 64)[on]
+        assert "exch" in parts and len(np.unique(words)) == len(words), "this machine exchanges a word by one thread"
         self._move("ld", ["global", parts[-1]], [before, where], on)
         self._move("st", ["global", parts[-1]], [where, value], on)
 
     def _copy(self, operands: list[str], on: np.ndarray) -> None:
         """From global memory to shared; zeros for what is not asked for."""
-        (to, beyond), (start, further) = (_place(each) for each in operands[:2])
+        (to, beyond), (start, further) = (place_in(each) for each in operands[:2])
         size = int(operands[2], 0)
         wanted = self.value(operands[3]) if len(operands) > 3 else np.full(len(self.lanes), size)
         source = (self.value(start, 64).astype(np.int64) + further)[:, None] + np.arange(size)
@@ -393,34 +384,22 @@ class Machine:
         """Of 8 x 8 values of 16 bits, of which eight threads have the rows' addresses, and each has two values."""
         assert on.all()
         where, listed = operands if kind == "stmatrix" else operands[::-1]
-        start, beyond = _place(where)
+        start, beyond = place_in(where)
         begin = self.value(start, 64).astype(np.int64) % WINDOW + beyond
         memory, size = self.shared.reshape(-1), self.shared.shape[1]
         lane = self.lanes % 32
-        for number, name in enumerate(_operands(listed[1:-1]) if listed.startswith("{") else [listed]):
+        for number, name in enumerate(operands_of(listed[1:-1]) if listed.startswith("{") else [listed]):
             # The places of a thread's two values, each of two bytes.
             pair = lane[:, None] % 4 * 2 + np.arange(2)
             row, col = (pair, lane[:, None] // 4) if transposed else (lane[:, None] // 4, pair)
             rows = begin[(self.lanes - lane + 8 * number)[:, None] + row]
             at = self.lanes[:, None] // self.threads * size + rows + col * 2
             at = (at[:, :, None] + np.arange(2)).reshape(len(lane), 4)
-            self._use(at, on, "read" if kind == "ldmatrix" else "written")
             if kind == "ldmatrix":
+                self._use(at, on, "read")
                 self._keep(name, np.ascontiguousarray(memory[at]).view(np.uint32)[:, 0], on)
             else:
-                memory[at] = np.ascontiguousarray(self.value(name)).view(np.uint8).reshape(-1, 4)
-
-
-def _place(text: str) -> tuple[str, int]:
-    found = _PLACE.fullmatch(text)
-    assert found is not None, text
-    return found[1], int(found[2] or 0)
-
-
-def _operands(text: str) -> list[str]:
-    """Split at commas that are not between braces or brackets."""
-    found = re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+", text)
-    return [each.replace("{ ", "{").replace(" }", "}") for each in found]
+                self._put(at, np.ascontiguousarray(self.value(name)).view(np.uint8).reshape(-1, 4), on)
 
 
 def _narrowed(value: np.ndarray, to: str) -> np.ndarray:

@@ -12,71 +12,15 @@ from typing import Any
 import pytest
 import torch
 
+from compiled.by_machine_code import gradients
 from compiled.conftest import H200
-from compiled.ptx import Machine
-from onepass import backward, reference
-from onepass.backward import BACKWARD_TENSORS, Backward, Needs
+from onepass import backward
 from onepass.plan import in_force
-from onepass.plan.plans import Choice, Plan
+from onepass.plan.plans import Choice
 from onepass.plan.tiles import Tile
-from onepass.spec import Norm, Problem
-from tolerance import assert_close
+from onepass.spec import Norm
 
 BF16, F32 = torch.bfloat16, torch.float32
-
-
-def gradients(
-    made: list[Any],
-    norm: Norm,
-    rows: int,
-    cols: int,
-    dtype: torch.dtype,
-    bias: bool = False,
-    late: bool = True,
-    without: str = "nothing",
-) -> Plan:
-    """Runs all that a backward launches, `without` some instructions, and holds what comes of it against the
-    definition.
-    """
-    bias |= norm.centred
-    problem = Problem(rows, 1, cols, dtype, dtype, dtype, dtype if bias else None)
-    dense = (cols, 1)
-    call = Backward(
-        norm, problem, (rows, cols), torch.device("meta"), (dense, None, dense), Needs(True, False, True, bias)
-    )
-    plan = call.plan()
-    steps, partial_rows, words = call.steps(plan, call.align(True))
-
-    generator = torch.Generator().manual_seed(rows)
-    dy, x, weight = (
-        torch.randn(*shape, generator=generator).to(dtype) for shape in ((rows, cols), (rows, cols), (cols,))
-    )
-    leaves = {name: each.double().requires_grad_() for name, each in {"dx": x, "dweight": weight}.items()}
-    leaves["dbias"] = torch.zeros(cols, dtype=torch.float64, requires_grad=True)
-    y, _ = reference.normalize(norm, leaves["dx"], leaves["dweight"], leaves["dbias"], None, torch.float64, None,
-                               wide=torch.float64)  # fmt: skip
-    y.backward(dy.double())
-
-    mean = x.double().mean(1) if norm.centred else torch.zeros(rows, dtype=torch.float64)
-    rstd = torch.rsqrt((x.double() - mean[:, None]).square().mean(1) + norm.eps)
-    nothing = float("nan")
-    given = {
-        "dy": dy, "h": x, "weight": weight, "mean": mean.float(), "rstd": rstd.float(),
-        "dx": torch.full((rows, cols), nothing, dtype=dtype),
-        "dweights": torch.full((partial_rows, cols), nothing), "dbiases": torch.full((partial_rows, cols), nothing),
-        "dweight": torch.full((cols,), nothing, dtype=dtype), "dbias": torch.full((cols,), nothing, dtype=dtype),
-        "mailbox": torch.zeros(words, dtype=torch.int64 if norm.centred else torch.int32),
-    }  # fmt: skip
-    assert given.keys() <= set(BACKWARD_TENSORS)
-    for step in steps:
-        step.compiled(call.place.device)
-        present = [given[name] for name, each in zip(step.names, step.dtypes, strict=True) if each is not None]
-        running = Machine(made[-1].asm["ptx"].replace(without, "//"), step.plan.warps, late=late)
-        running.run(step.plan.programs, [*present, *step.scalars], together="mailbox" in step.names)
-    for name, terms in (("dx", 64.0), ("dweight", 64.0), ("dbias", 64.0)):  # more than the sum of any of them
-        if name != "dbias" or bias:
-            assert_close(name, given[name], leaves[name].grad.to(dtype), terms)
-    return plan
 
 
 RMS, LAYER = Norm(False, 1e-6), Norm(True, 1e-6)
@@ -135,6 +79,18 @@ def test_rows_in_a_ring_may_begin_anywhere(compiled, small, rows, cols, dtype, s
     with small(sms, ring_turns_elements=()), in_force.force("backward", Choice("ring_turns", tile)):
         plan = gradients(compiled, RMS, rows, cols, dtype, True, late=late)
     assert plan.schedule == "ring_turns" and plan.turns == turns and plan.slices > 1
+
+
+@pytest.mark.parametrize(
+    ("norm", "rows", "cols", "dtype", "residual"),
+    [(RMS, 3, 1030, BF16, False), (LAYER, 4, 777, BF16, False), (RMS, 2, 900, F32, True), (LAYER, 7, 2048, BF16, True)],
+)
+def test_few_wide_rows_are_read_once_by_programs_that_have_some_columns_of_all(
+    compiled, small, norm, rows, cols, dtype, residual
+):
+    with small(8, few_split_from=1):
+        plan = gradients(compiled, norm, rows, cols, dtype, residual=residual)
+    assert plan.schedule == "few_split" and plan.programs > 2
 
 
 def test_a_wait_for_copies_that_is_missing_shows(compiled, small):
