@@ -261,6 +261,9 @@ class Machine:
                 return (value << (left - start)).view(np.int32) >> left.view(np.int32)
             return value >> start & ((np.uint32(1) << length) - 1)
         typed = last.replace("b", "u")
+        if typed.endswith("16x2"):
+            pairs = (np.ascontiguousarray(self.value(each)).view(np.uint16) for each in operands)
+            return {"add": np.add, "sub": np.subtract}[kind](*pairs).view(np.uint32)
         one, *others = (self._integer(each, typed) for each in operands)
         if kind in ("mul", "mad"):
             wide = np.dtype(f"{one.dtype.kind}{one.itemsize * 2}") if parts[0] == "wide" else one.dtype
