@@ -39,6 +39,7 @@ class Machine:
         self.lanes = np.arange(self.threads * cluster)
         self.parameters, self.code, self.labels = read(ptx)
         self.symbols = {"global_smem": 4096}
+        self.numbers: dict[tuple[str, int], np.ndarray] = {}  # that stand in the code
 
     def run(self, programs: int, arguments: Sequence[torch.Tensor | int | float], together: bool = False) -> None:
         """Tensors are read and written where they are. `together`: programs may wait for each other."""
@@ -58,15 +59,20 @@ class Machine:
         assert 0 <= len(self.parameters) - len(values) <= 2, "behind a kernel's own are two of the runtime"
         self.given = dict(zip(self.parameters, values, strict=False))
         clusters = [self._cluster_from(first, programs) for first in range(0, programs, self.cluster)]
-        for some in [clusters] if together else [[each] for each in clusters]:
-            running, idle = some, 0
-            while running:
-                before, waiting = self.memory.copy(), [each for each in running if next(each, "done") != "done"]
-                idle = idle + 1 if waiting == running and np.array_equal(before, self.memory) else 0
-                assert idle <= IDLE, "all that are left wait for ever"
-                running = waiting
+        with np.errstate(all="ignore"):
+            for some in [clusters] if together else [[each] for each in clusters]:
+                self._take_turns(some)
         for start, each in zip(starts, memories, strict=False):
             each[:] = self.memory[start : start + len(each)]
+
+    def _take_turns(self, running: list[Iterator[None]]) -> None:
+        """Each until it waits, and then the next one."""
+        idle = 0
+        while running:
+            before, waiting = self.memory.copy(), [each for each in running if next(each, "done") != "done"]
+            idle = idle + 1 if waiting == running and np.array_equal(before, self.memory) else 0
+            assert idle <= IDLE, "all that are left wait for ever"
+            running = waiting
 
     def _cluster_from(self, first: int, programs: int) -> Iterator[None]:
         """A machine of its own, over the same memory, that stops wherever it waits."""
@@ -151,12 +157,12 @@ class Machine:
             found = self.registers[operand]
             return found if found.dtype == bool else found.astype(unsigned)
         if operand in self.symbols:
-            number = self.symbols[operand]
-        elif operand.startswith(("0f", "0F")):
-            number = int(operand[2:], 16)
-        else:
-            number = int(operand, 0)
-        return np.full(len(self.lanes), number % (1 << bits), unsigned)
+            return np.full(len(self.lanes), self.symbols[operand], unsigned)
+        if (operand, bits) not in self.numbers:
+            number = int(operand[2:], 16) if operand.startswith(("0f", "0F")) else int(operand, 0)
+            self.numbers[operand, bits] = np.full(len(self.lanes), number % (1 << bits), unsigned)
+            self.numbers[operand, bits].flags.writeable = False
+        return self.numbers[operand, bits]
 
     def _float(self, operand: str, kind: str) -> np.ndarray:
         unsigned, real = FLOATS[kind]
@@ -178,49 +184,46 @@ class Machine:
 
     def _do(self, kind: str, parts: list[str], operands: list[str], on: np.ndarray) -> None:
         last = parts[-1]
-        with np.errstate(all="ignore"):
-            if kind in ("ld", "st"):
-                self._move(kind, parts, operands, on)
-            elif kind == "cp" and parts[1] in ("cg", "ca"):
-                self._copy(operands, on)
-            elif kind in ("ldmatrix", "stmatrix"):
-                self._move_matrix(kind, "trans" in parts, operands, on)
-            elif kind == "mov":
-                self._mov(int(last[1:]) if last != "pred" else 1, operands, on)
-            elif kind == "shfl":
-                lane = self.lanes % 32
-                by = self.value(operands[2]).astype(np.int64)
-                source = self.lanes - lane + (lane ^ by if parts[1] == "bfly" else by)
-                self._keep(operands[0], self.value(operands[1])[source], on)
-            elif kind == "setp":
-                order, *both = parts
-                sides = [
-                    self._float(each, last) if last[0] == "f" else self._integer(each, last.replace("b", "u"))
-                    for each in operands[1:3]
-                ]
-                result = COMPARISONS[order](*sides)
-                if both[0] == "or":
-                    result |= self.registers[operands[3]]
-                self._keep(operands[0], result, on)
-            elif kind == "selp":
-                bits = int(last[1:])
-                chosen = np.where(
-                    self.registers[operands[3]], self.value(operands[1], bits), self.value(operands[2], bits)
-                )
-                self._keep(operands[0], chosen, on)
-            elif kind == "cvt":
-                self._convert(parts, operands, on)
-            elif kind == "vote":
-                voted = (self.registers[operands[1]] & on).reshape(-1, 32).any(1)
-                self._keep(operands[0], np.repeat(voted, 32), on)
-            elif kind == "atom":
-                self._exchange(parts, operands, on)
-            elif kind == "mapa":
-                self._keep(operands[0], (self.value(operands[2]) + 1) * WINDOW + self.value(operands[1]), on)
-            elif last[0] == "f" and last[1:].isdigit():
-                self._keep(operands[0], self._arithmetic(kind, last, operands[1:]), on)
-            else:
-                self._keep(operands[0], self._integers(kind, parts, operands[1:]), on)
+        if kind in ("ld", "st"):
+            self._move(kind, parts, operands, on)
+        elif kind == "cp" and parts[1] in ("cg", "ca"):
+            self._copy(operands, on)
+        elif kind in ("ldmatrix", "stmatrix"):
+            self._move_matrix(kind, "trans" in parts, operands, on)
+        elif kind == "mov":
+            self._mov(int(last[1:]) if last != "pred" else 1, operands, on)
+        elif kind == "shfl":
+            lane = self.lanes % 32
+            by = self.value(operands[2]).astype(np.int64)
+            source = self.lanes - lane + (lane ^ by if parts[1] == "bfly" else by)
+            self._keep(operands[0], self.value(operands[1])[source], on)
+        elif kind == "setp":
+            order, *both = parts
+            sides = [
+                self._float(each, last) if last[0] == "f" else self._integer(each, last.replace("b", "u"))
+                for each in operands[1:3]
+            ]
+            result = COMPARISONS[order](*sides)
+            if both[0] == "or":
+                result |= self.registers[operands[3]]
+            self._keep(operands[0], result, on)
+        elif kind == "selp":
+            bits = int(last[1:])
+            chosen = np.where(self.registers[operands[3]], self.value(operands[1], bits), self.value(operands[2], bits))
+            self._keep(operands[0], chosen, on)
+        elif kind == "cvt":
+            self._convert(parts, operands, on)
+        elif kind == "vote":
+            voted = (self.registers[operands[1]] & on).reshape(-1, 32).any(1)
+            self._keep(operands[0], np.repeat(voted, 32), on)
+        elif kind == "atom":
+            self._exchange(parts, operands, on)
+        elif kind == "mapa":
+            self._keep(operands[0], (self.value(operands[2]) + 1) * WINDOW + self.value(operands[1]), on)
+        elif last[0] == "f" and last[1:].isdigit():
+            self._keep(operands[0], self._arithmetic(kind, last, operands[1:]), on)
+        else:
+            self._keep(operands[0], self._integers(kind, parts, operands[1:]), on)
 
     def _arithmetic(self, kind: str, last: str, operands: list[str]) -> np.ndarray:
         one, *others = (self._float(each, last) for each in operands)
