@@ -193,6 +193,7 @@ class Machine:
         elif kind == "mov":
             self._mov(int(last[1:]) if last != "pred" else 1, operands, on)
         elif kind == "shfl":
+            assert parts[1] in ("bfly", "idx"), "other shuffles are not known"
             lane = self.lanes % 32
             by = self.value(operands[2]).astype(np.int64)
             source = self.lanes - lane + (lane ^ by if parts[1] == "bfly" else by)
@@ -214,6 +215,7 @@ class Machine:
         elif kind == "cvt":
             self._convert(parts, operands, on)
         elif kind == "vote":
+            assert parts[1] == "any", "other votes are not known"
             voted = (self.registers[operands[1]] & on).reshape(-1, 32).any(1)
             self._keep(operands[0], np.repeat(voted, 32), on)
         elif kind == "atom":

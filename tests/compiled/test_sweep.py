@@ -7,10 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -27,6 +24,7 @@ from onepass.lab.trials import (
     planned_for,
     schedulers_us,
 )
+from scripted import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,14 +32,6 @@ ROOT = Path(__file__).resolve().parents[2]
 def sweep(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "scripts" / "sweep"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
-
-
-def the_script() -> Any:
-    spec = spec_from_loader("sweep", SourceFileLoader("sweep", str(ROOT / "scripts" / "sweep")))
-    assert spec is not None and spec.loader is not None
-    script = module_from_spec(spec)
-    spec.loader.exec_module(script)
-    return script
 
 
 def test_each_choice_is_compiled_beside_what_is_planned(tmp_path):
@@ -104,7 +94,7 @@ def test_schedulers_take_twice_as_long_for_twice_the_rows(direction, stays):
     ],
 )
 def test_what_it_cannot_read_is_said_in_a_sentence(arguments, said, monkeypatch, capsys):
-    script = the_script()
+    script = load_script("sweep")
     monkeypatch.setattr(sys, "argv", ["sweep", *arguments])
     assert script.main() == 2
     complaint = capsys.readouterr().err
@@ -113,7 +103,7 @@ def test_what_it_cannot_read_is_said_in_a_sentence(arguments, said, monkeypatch,
 
 def test_a_choice_that_it_names_is_one_that_it_takes():
     """What a search tried is written down, and tried again."""
-    script = the_script()
+    script = load_script("sweep")
     for name in ("rms_norm-forward-4469x512-float32", "layer_norm-backward-3000x4096-bfloat16"):
         case = dense_case(name)
         with planned_for(H200):
@@ -125,7 +115,7 @@ def test_a_choice_that_it_names_is_one_that_it_takes():
 
 def test_rows_and_warps_are_exactly_as_given_where_that_is_asked_for():
     case = dense_case("rms_norm-forward-300x64-bfloat16")
-    choice = the_script().choice_of("tile rows=64 warps=8 block=32", case)
+    choice = load_script("sweep").choice_of("tile rows=64 warps=8 block=32", case)
     with planned_for(H200):
         for exactly in (False, True):
             plan = plan_of(Trial(case, choice, exactly))
@@ -135,7 +125,7 @@ def test_rows_and_warps_are_exactly_as_given_where_that_is_asked_for():
 def test_cases_are_those_in_which_a_run_has_a_peer_ahead():
     from onepass.lab.data.run import Run
 
-    script = the_script()
+    script = load_script("sweep")
     run = Run.open(ROOT / "evidence" / "runs" / "h200-2026-11-18-ag")
     found = [case.id for case in script.behind(run)]
     assert found[0] == "rms_norm-forward-4469x512-float32"
@@ -144,7 +134,7 @@ def test_cases_are_those_in_which_a_run_has_a_peer_ahead():
 
 @pytest.mark.parametrize("case", ["rms_norm-forward-16x5888-float16", "layer_norm-backward-600x4096-bfloat16"])
 def test_what_is_planned_may_be_tried_with_other_fields(case):
-    script = the_script()
+    script = load_script("sweep")
     planned, other = (script.choice_of(f"planned warps={warps}", dense_case(case)) for warps in (2, 16))
     assert (planned.tile.warps, other.tile.warps) == (2, 16)
     assert script.chosen(dense_case(case)) in (

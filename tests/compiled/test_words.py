@@ -21,8 +21,6 @@ from onepass.plan.tiles import Tile
 from onepass.spec import Norm
 
 BF16, F32 = torch.bfloat16, torch.float32
-
-
 RMS, LAYER = Norm(False, 1e-6), Norm(True, 1e-6)
 #: A program for each 1,024 columns of 16 bits, one warp of it, and of fp32 half as many.
 ALONE = Tile(1024, 1, 1, 16, 3)

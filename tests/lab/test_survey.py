@@ -8,27 +8,17 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from onepass.lab.data.case import Case
 from onepass.lab.survey import Kind, Width, drawn, falling_short, piece_of
 from onepass.lab.trials import Timed, Trial
+from scripted import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 BF16 = Kind("layer_norm", "backward", "bfloat16")
-
-
-def the_script() -> Any:
-    spec = spec_from_loader("survey", SourceFileLoader("survey", str(ROOT / "scripts" / "survey")))
-    assert spec is not None and spec.loader is not None
-    script = module_from_spec(spec)
-    spec.loader.exec_module(script)
-    return script
 
 
 def widths_of(*cols: int, share: float = 0.9) -> list[Width]:
@@ -82,7 +72,7 @@ def test_what_was_kept_is_told_again_and_drawn(tmp_path, capsys, monkeypatch):
     widths = widths_of(4096, 4104, 4160) + widths_of(4099, share=0.5)
     kept.write_text("".join(f"{width.to_json()}\n" for width in widths))
     monkeypatch.setattr(sys, "argv", ["survey", "--read", str(kept), "--draw", str(image)])
-    assert the_script().main() == 0
+    assert load_script("survey").main() == 0
     told = capsys.readouterr().out
     assert f"   56%  {widths[-1].us:10,.2f} us  {widths[-1].case.id}  (tile: planned)" in told
     assert "layer_norm-backward-bfloat16 16 B       3      90%        3" in told
@@ -92,7 +82,7 @@ def test_what_was_kept_is_told_again_and_drawn(tmp_path, capsys, monkeypatch):
 
 
 def test_what_is_timed_is_kept_and_what_cannot_be_launched_is_said(tmp_path, capsys, monkeypatch):
-    script = the_script()
+    script = load_script("survey")
     fast, broken = (Case("layer_norm", "backward", 64, cols, "bfloat16") for cols in (4096, 4099))
     found = [[Timed(Trial(fast), "tile: planned", 12.5)], [Timed(Trial(broken), "", None, "it is too wide")]]
     monkeypatch.setattr(script, "time_all", lambda trials: iter(found))
@@ -118,7 +108,7 @@ def test_all_widths_are_compiled_where_there_is_no_gpu(tmp_path):
 
 
 def test_widths_with_many_instructions_are_named(monkeypatch, capsys):
-    script = the_script()
+    script = load_script("survey")
     monkeypatch.setattr(script, "BUSY", 0.0)
     kind = ["rms_norm-backward-bfloat16", "--widths", "1", "--cols", "64", "96", "--mib", "1"]
     monkeypatch.setattr(sys, "argv", ["survey", *kind, "--count"])
@@ -136,12 +126,13 @@ def test_widths_with_many_instructions_are_named(monkeypatch, capsys):
         (["rms_norm_fp8-forward-bfloat16"], "not rms_norm_fp8-forward-bfloat16"),
         (["--cols", "512", "64"], "--cols from fewer to more"),
         (["--widths", "0"], "--widths and --mib must be above zero"),
+        (["--out", "no such folder/widths.jsonl"], "there is no folder for no such folder/widths.jsonl"),
         (["--read", "no such file"], "No such file or directory: 'no such file'"),
     ],
 )
 def test_what_it_cannot_read_is_said_in_a_sentence(arguments, said, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["survey", *arguments])
-    assert the_script().main() == 2
+    assert load_script("survey").main() == 2
     complaint = capsys.readouterr().err
     assert said in complaint and complaint.count("\n") == 1
 
@@ -150,6 +141,6 @@ def test_a_file_that_is_no_survey_is_named(tmp_path, monkeypatch, capsys):
     wrong = tmp_path / "wrong.jsonl"
     wrong.write_text('{"case": "rms_norm-forward-4x64-bfloat16"}\n')
     monkeypatch.setattr(sys, "argv", ["survey", "--read", str(wrong)])
-    assert the_script().main() == 2
+    assert load_script("survey").main() == 2
     complaint = capsys.readouterr().err
     assert str(wrong) in complaint and complaint.count("\n") == 1

@@ -1,4 +1,4 @@
-"""Widths drawn at random, many of each alignment: what share of the memory limit each reaches, and which fall short.
+"""Widths drawn at random, many of each alignment: what share of a copy's rate each reaches, and which fall short.
 
 A kernel's tile may suit the widths that somebody listed and no others. What is wrong shows beside the next widths, so
 each is held against those near it whose rows begin on 16 bytes, as the widths of models do.
@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from onepass.lab.data.case import DIRECTIONS, NORMS, Case
+from onepass.lab.data.case import DIRECTIONS, ITEMSIZE, NORMS, Case
 
 #: The most bytes, up to these, on which all rows of a dense tensor begin.
 PIECES = (16, 8, 4, 2)
@@ -21,8 +21,6 @@ FRIENDLY = PIECES[0]
 #: A width falls short where it reaches less than this part of what the nearest friendly ones do, in the middle of them.
 CLOSE = 0.9
 NEAREST = 3
-
-_ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Kind:
     @classmethod
     def named(cls, name: str) -> Kind:
         op, *others = name.split("-")
-        known = op in NORMS and len(others) == 2 and others[0] in DIRECTIONS and others[1] in _ITEMSIZE
+        known = op in NORMS and len(others) == 2 and others[0] in DIRECTIONS and others[1] in ITEMSIZE
         if not known:
             raise ValueError(f"a kind must be like layer_norm-backward-bfloat16, not {name}")
         return cls(op, *others)
@@ -51,7 +49,7 @@ def kind_of(case: Case) -> Kind:
 
 def piece_of(case: Case) -> int:
     """The most bytes, up to 16, on which all its rows begin."""
-    row = case.cols * _ITEMSIZE[case.dtype]
+    row = case.cols * ITEMSIZE[case.dtype]
     return min(FRIENDLY, row & -row)
 
 
@@ -71,7 +69,7 @@ def drawn(kind: Kind, count: int, cols: tuple[int, int], size: int, seed: int) -
     [16, 16, 8, 8, 4, 4, 2, 2]
     """
     draw = random.Random(f"{kind} {seed}")
-    itemsize = _ITEMSIZE[kind.dtype]
+    itemsize = ITEMSIZE[kind.dtype]
     least, most = map(math.log, cols)
     cases: dict[Case, None] = {}
     for piece in PIECES:

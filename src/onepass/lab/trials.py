@@ -30,6 +30,8 @@ H200 = Device("NVIDIA H200", sms=132, registers=65536, shared=233472, cooperativ
 CAPABILITY = (9, 0)
 #: What its largest copies reach, in bytes a microsecond, and its cycles in one.
 MEMORY, CYCLES = 4.289e6, 1755
+#: Schedules whose instructions can be told from the length of the code.
+COUNTED = ("tile", "turns", "split", "ring", "ring_turns", "threads", "flat", "odd")
 #: Choices are timed in turns, each so often, with so many calls; the first turn also warms up.
 TURNS, CALLS = 3, 7
 
@@ -147,11 +149,13 @@ def compiled_elsewhere(kernel: tuple[Any, ...]) -> Any:
     return compile_kernel(function, dtypes, constants, options, target)
 
 
-def schedulers_us(compiled: Any, plan: Plan, rows: int) -> float:
+def schedulers_us(compiled: Any, plan: Plan, rows: int) -> float | None:
     """How long an H200's take for the instructions of so many rows: each SM has four, which begin one of a warp in each
     cycle. A program that comes and goes runs through its code once; one that stays, through its longest loop for each
-    of its tiles.
+    of its tiles. None for schedules of which that is not so: a loop has several walks, or a row several kernels.
     """
+    if plan.schedule not in COUNTED:
+        return None
     loop = longest_loop(compiled)
     each = loop * plan.slices * -(-rows // plan.rows) if loop else usual(compiled) * plan.programs
     return each * plan.warps / (4 * H200.sms * CYCLES)
@@ -165,8 +169,8 @@ def progress(number: int, of: int, what: str) -> None:
         print(f"{number} of {of} {what}", flush=True)
 
 
-def compile_elsewhere(trials: Sequence[Trial]) -> tuple[int, list[str]]:
-    """Into ONEPASS_CACHE, without a GPU: how many kernels, and a sentence for each that does not compile."""
+def compile_elsewhere(trials: Sequence[Trial], tool: str) -> int:
+    """Into ONEPASS_CACHE, without a GPU; the exit status of a tool that does. What does not compile is named."""
     kernels = [kernel for trial in trials for kernel in kernels_of(trial, torch.device("meta"))]
     distinct_kernels = list({repr(kernel): kernel for kernel in kernels}.values())
 
@@ -182,7 +186,10 @@ def compile_elsewhere(trials: Sequence[Trial]) -> tuple[int, list[str]]:
         for number, complaint in enumerate(threads.map(compiled, distinct_kernels), start=1):
             failed += [complaint] if complaint else []
             progress(number, len(distinct_kernels), "kernels")
-    return len(distinct_kernels), failed
+    print(f"{len(distinct_kernels) - len(failed)} of {len(distinct_kernels)} kernels compiled")
+    for complaint in failed:
+        print(f"{tool}: {complaint}", file=sys.stderr)
+    return int(bool(failed))
 
 
 def time_all(trials: Sequence[Trial]) -> Iterator[list[Timed]]:

@@ -18,7 +18,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 #: How x lies in memory: dense, or as the query part of a fused (tokens, 3, heads, cols) tensor; rows = tokens · heads.
 LAYOUTS = ("dense", "qkv")
 
-_ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
+ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 #: What `Case.id` writes. A word that is in the right place and none of those allowed is named by the case itself.
 _ID = re.compile(
@@ -104,8 +104,8 @@ class Case:
     @property
     def bytes(self) -> int:
         """The fewest bytes that must move: each input read once, each output written once."""
-        x = self.rows * self.cols * _ITEMSIZE[self.dtype]
-        parameters = self.cols * _ITEMSIZE[self.weight_dtype or self.dtype] * (2 if self.norm == "layer_norm" else 1)
+        x = self.rows * self.cols * ITEMSIZE[self.dtype]
+        parameters = self.cols * ITEMSIZE[self.weight_dtype or self.dtype] * (2 if self.norm == "layer_norm" else 1)
         if self.scaling is not None:  # x, q; x, residual, sum, q
             return (3 if self.norm == "add_rms_norm" else 1) * x + parameters + self._quantized_bytes(self.scaling)
         if self.op == "add_rms_norm":  # x, residual, y, sum; dy, dsum, sum, dx
