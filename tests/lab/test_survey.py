@@ -137,9 +137,10 @@ def test_what_it_cannot_read_is_said_in_a_sentence(arguments, said, monkeypatch,
     assert said in complaint and complaint.count("\n") == 1
 
 
-def test_a_file_that_is_no_survey_is_named(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("text", ['{"case": "rms_norm-forward-4x64-bfloat16"}\n', "[]\n", ""])
+def test_a_file_that_is_no_survey_is_named(tmp_path, monkeypatch, capsys, text):
     wrong = tmp_path / "wrong.jsonl"
-    wrong.write_text('{"case": "rms_norm-forward-4x64-bfloat16"}\n')
+    wrong.write_text(text)
     monkeypatch.setattr(sys, "argv", ["survey", "--read", str(wrong)])
     assert load_script("survey").main() == 2
     complaint = capsys.readouterr().err
