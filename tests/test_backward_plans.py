@@ -173,7 +173,7 @@ def test_many_wide_rows_of_layer_norm_wait_for_their_sums_in_shared_memory(dtype
         least = backward_plans.least_in_ring(problem, GLUON, True)
         assert [plan_of(fewer, cols)[1].schedule for fewer in (least - 1, least)] == ["split", "ring"]
         assert least in backward_plans.row_counts_apart(problem, GLUON, True, 8), "compiled with the first call"
-        assert least >= t.centred_ring_rows * groups
+        assert least >= t.centred_ring_rows[0] * groups
     assert plan_of(8192, 8192)[1].schedule == "tile"
     assert plan_of(8192, 16_392)[1].schedule == "split", "slices that begin in the middle of lines"
     assert plan_of(8192, 16_384, torch.float32)[1].schedule == "split"
@@ -216,10 +216,35 @@ def test_odd_rows_wait_in_shared_memory_in_turns(dtype):
         assert plan.slices > 1, "a program has one end of a row at the most"
         assert 4 * cols * groups <= max(t.partials_bytes, rows * cols * dtype.itemsize // t.partials_of_x)
     assert plan_of(600, 20001, H200)[1].schedule == "split_turns"
-    others = [plan_of(600, 20001, centred=True), plan_of(600, 20001, residual=dtype, sum=dtype)]
-    assert {plan.schedule for _, plan in others} <= {"split_turns", "split"}
+    assert plan_of(600, 20001, residual=dtype, sum=dtype)[1].schedule in ("split_turns", "split")
     with in_force.force("backward", plans.Choice("ring", t.rings[0])):  # as a table may have it of aligned rows
         assert plan_of(600, 20001)[1].schedule == "split_turns"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_odd_rows_of_layer_norm_wait_there_too_and_groups_that_share_lie_alike(dtype):
+    t = in_force.thresholds()
+
+    def plan_of(rows, cols, **changes):
+        turns, sector_turns = (size // math.gcd(cols, size) for size in (8, 16))
+        problem = replace(problem_of(rows, cols, dtype), bias=dtype, turns=turns, sector_turns=sector_turns, **changes)
+        return problem, backward_plans.backward_plan(problem, GLUON, True, 8 // turns, True)
+
+    shared = 0
+    for cols, rows in product((8195, 8204, 10_239, 65_537, 100_003, 131_073, 200_001), (8192, 40_000)):
+        problem, plan = plan_of(rows, cols)
+        assert plan.schedule == "ring_turns" and plan.together
+        assert plan.block == t.centred_turns_rings[cols > 131_072].cols
+        groups = plan.programs // plan.slices
+        assert groups % plan.turns == 0 and plan.partials % plan.turns == 0, "the rows of a group lie alike"
+        assert groups <= 2 * plan.partials and plan.partials <= groups
+        assert 8 * cols * plan.partials <= max(t.partials_bytes, rows * cols * dtype.itemsize // t.partials_of_x)
+        shared += plan.partials < groups
+        least = backward_plans.least_in_ring(problem, GLUON, True)
+        assert plan_of(least, cols)[1].schedule == "ring_turns" != plan_of(least - 1, cols)[1].schedule
+        assert least in backward_plans.row_counts_apart(problem, GLUON, True, 8 // problem.turns)
+    assert shared
+    assert plan_of(8192, 9001, residual=dtype, sum=dtype)[1].schedule != "ring_turns"
 
 
 @pytest.mark.parametrize("kind", ["alone", "residual", "centred"])
@@ -342,39 +367,75 @@ def test_rows_that_programs_share_are_many_by_their_elements():
         assert schedules == ["few", "split_turns", "ring_turns"], cols
     assert plan_of(57, 54_283, 8, align=1).block == plan_of(57, 54_283, 8, torch.bfloat16, align=1).block == 1024
     assert plan_of(600, 54_283, 8, torch.bfloat16, align=1).block == 2048
-    assert plan_of(600, 62_001, 8, centred=True, align=1).schedule == "split_turns"
-    assert plan_of(600, 62_002, 4, centred=True, align=2).schedule == "split"
+    for rows, of_single, of_pairs in ((90, "split_turns", "split"), (600, "ring_turns", "ring_turns")):
+        assert plan_of(rows, 62_001, 8, centred=True, align=1).schedule == of_single
+        assert plan_of(rows, 62_002, 4, centred=True, align=2).schedule == of_pairs
     # Single elements of LayerNorm, if programs for dW have as many columns as they have for few rows.
     assert [plan_of(rows, 54_283, 8, centred=True, align=1).schedule for rows in (53, 54)] == ["few", "split_turns"]
 
 
 @pytest.mark.parametrize("kind", ["alone", "centred", "residual"])
 def test_rows_of_16_bits_that_begin_on_8_bytes_have_tiles_of_their_own(kind):
-    total = torch.bfloat16 if kind == "residual" else None
+    t, which = in_force.thresholds(), ("alone", "centred", "residual").index(kind)
 
-    def plan_of(cols, align=4, dtype=torch.bfloat16, total=total):
+    def plan_of(cols, align, dtype):
+        total = dtype if kind == "residual" else None
         problem = replace(problem_of(20_000, cols, dtype), residual=total, sum=total)
         return backward_plans.backward_plan(problem, H200, kind == "centred", align, True)
 
-    tiles = in_force.thresholds().eights_of_16_bits_between[("alone", "centred", "residual").index(kind)]
-    assert [least for least, _ in tiles] == sorted(least for least, _ in tiles)
-    for least, tile in tiles:
-        for cols in (-(-least // 8) * 8 + 4, tile.cols - 4):
-            plan = plan_of(cols)
-            assert (plan.schedule, plan.rows, plan.warps) == ("tile", tile.rows, tile.warps)
-            assert plan.block <= tile.block
-        assert plan_of(tile.cols - 8, align=8) == plan_of(tile.cols - 8, align=16), "on 16 bytes as ever"
-    assert plan_of(2502, align=2, dtype=torch.float32, total=None).stages < 4, "and in fp32"
+    for dtype, tables in ((torch.bfloat16, t.eights_of_16_bits_between), (torch.float32, t.eights_of_fp32_between)):
+        each, tiles = dtype.itemsize // 2, tables[which]
+        assert [least for least, _ in tiles] == sorted(least for least, _ in tiles)
+        for least, tile in tiles:
+            for cols in (-(-least // 8) * 8 + 4, tile.cols - 4):
+                plan = plan_of(cols // each, 4 // each, dtype)
+                assert (plan.schedule, plan.rows, plan.warps) == ("tile", tile.rows, tile.warps)
+                assert plan.block <= tile.block
+            on_16 = [plan_of((tile.cols - 8) // each, bytes_ // dtype.itemsize, dtype) for bytes_ in (16, 32)]
+            assert on_16[0] == on_16[1], "on 16 bytes as ever"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_wide_rows_that_begin_on_8_bytes_are_taken_in_turns_by_layer_norm_alone(dtype):
+    least = in_force.thresholds().centred_eights_in_turns_from[dtype.itemsize // 4]
+
+    def schedule(cols, centred=True, turns=2, **changes):
+        problem = replace(problem_of(4000, cols, dtype), turns=turns, **changes)
+        return backward_plans.backward_plan(problem, H200, centred, 8 // dtype.itemsize, True).schedule
+
+    wide = least + 8 // dtype.itemsize - 1
+    assert [schedule(cols) for cols in (wide - 16, wide, 8192 - 8 // dtype.itemsize)] == ["tile", "turns", "turns"]
+    assert schedule(wide, turns=1) == "tile" != schedule(wide)
+    assert schedule(wide, centred=False) != "turns"
+    assert schedule(wide, residual=dtype, sum=dtype) == "tile", "with a residual it was not timed"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_many_sums_are_shared_in_turns_that_one_program_could_hold(dtype):
+    t, each, vector = in_force.thresholds(), dtype.itemsize // 2, 16 // dtype.itemsize
+    least = t.summed_turns_shared_from[dtype.itemsize // 4]
+
+    def schedule(cols, rows, centred=False, total=dtype):
+        turns = vector // math.gcd(cols, vector)
+        problem = replace(problem_of(rows, cols, dtype), turns=turns, residual=total, sum=total)
+        return backward_plans.backward_plan(problem, H200, centred, vector // turns, True).schedule
+
+    odd, many = least + 2, -(-t.many_elements // (least + 2) // each)
+    assert [schedule(odd, rows) for rows in (many - 1, many)] == ["turns", "split_turns"]
+    assert schedule(odd - 4, 20_000) == "turns" and schedule(odd, many, centred=True) == "turns"
+    assert schedule(odd, many, total=None) != "split_turns"
+    eights = least + 8 // dtype.itemsize - 1
+    assert schedule(eights, 4 * many) == ("tile" if dtype == torch.bfloat16 else "split_turns")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_some_widths_of_layer_norm_have_a_tile_of_their_own(dtype):
-    for tile in in_force.thresholds().centred_backward_exactly:
-        for rows in (4000, 100_000):
-            plan = backward_plans.backward_plan(problem_of(rows, tile.cols, dtype), H200, True, 8, True)
+    for least, tile in in_force.thresholds().centred_backward_between:
+        for rows, cols in product((4000, 100_000), (-(-least // 8) * 8, tile.cols)):
+            plan = backward_plans.backward_plan(problem_of(rows, cols, dtype), H200, True, 8, True)
             assert (plan.rows, plan.block, plan.warps, plan.stages) == (tile.rows, tile.block, tile.warps, tile.stages)
-        half = problem_of(1000, tile.cols // 2, torch.float32)
-        assert backward_plans.backward_plan(half, H200, True, 4, True).stages < 5, "fp32 has not"
+        half = backward_plans.backward_plan(problem_of(1000, tile.cols // 2, torch.float32), H200, True, 4, True)
+        assert (half.block, half.stages) != (tile.block, tile.stages), "fp32 has not"
 
 
 def test_rows_in_turns_of_fp32_have_narrower_blocks():
@@ -405,8 +466,8 @@ def test_rows_in_turns_with_a_residual_of_16_bits_have_their_own_tiles():
         return backward_plans.backward_plan(problem, H200, centred, 1, True)
 
     for first, tile in t.turns_of_16_bits_between[2]:
-        for cols in (first - 7, tile.cols - 7):
-            plan = planned(cols, 20_000)
+        for cols in (first - 7, min(tile.cols - 7, t.summed_turns_shared_from[0] - 1)):
+            plan = planned(cols, 20_000 if cols < 4096 else 1000)
             assert (plan.schedule, plan.block, plan.stages) == ("turns", tile.block, tile.stages), cols
     for first, last, fewer, tile in t.summed_turns_of_16_bits_few:
         for cols in (first - 7, last - 7):

@@ -148,7 +148,10 @@ class Backward:
         assert layout is not None
         self.layout: Layout = layout
         turns, sector_turns = (1 if needs.dresidual else turns_of(problem, layout, size) for size in (16, 32))
-        self.problem = replace(problem, rows=layout.rows, lanes=layout.lanes, turns=turns, sector_turns=sector_turns)
+        self.problem = replace(
+            problem, rows=layout.rows, lanes=layout.lanes, dense=layout.is_dense(problem.cols),
+            turns=turns, sector_turns=sector_turns,
+        )  # fmt: skip
         self._has_dsum = dsum is not None
         affine = (layout.lanes, problem.cols) if problem.per_lane else (problem.cols,)
         self._like_dx = outline(shape, problem.x)

@@ -65,7 +65,7 @@ class Problem:
     per_lane: bool = False
     quantized: str | None = None  # the scaling of an FP8 output
     group: int = 1  # columns that share an FP8 scale, which no block may cut
-    dense: bool = False  # each row begins where the last one ends, in every tensor, where a forward may make use of it
+    dense: bool = False  # each row begins where the last one ends, in every tensor
     walked: bool = False  # programs are not to share a row, however wide it is
     turns: int = 1  # after so many rows one begins as far from 16 bytes again, where a backward may make use of it
     sector_turns: int = 1  # and as far from 32, what the L2 hands out

@@ -24,6 +24,8 @@ BF16, F32 = torch.bfloat16, torch.float32
 RMS, LAYER = Norm(False, 1e-6), Norm(True, 1e-6)
 #: A program for each 1,024 columns of 16 bits, one warp of it, and of fp32 half as many.
 ALONE = Tile(1024, 1, 1, 16, 3)
+#: As few of them as LayerNorm's registers leave room for.
+LESS = Tile(1024, 1, 1, 12, 3)
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def small(compiled: list[Any], monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def of(sms: int, **changes: object) -> Any:
         monkeypatch.setattr(backward, "device_of", lambda device: replace(H200, sms=sms))
-        return in_force.override(ring_from=1, many_elements=1, centred_ring_rows=1, **changes)
+        return in_force.override(ring_from=1, many_elements=1, centred_ring_rows=(1, 1), **changes)
 
     return of
 
@@ -65,18 +67,31 @@ def test_groups_that_share_a_row_of_partial_sums_add_to_it_in_turn(compiled, sma
 
 
 @pytest.mark.parametrize(
-    ("rows", "cols", "dtype", "sms", "tile", "turns", "late"),
+    ("norm", "rows", "cols", "dtype", "sms", "tile", "turns", "late"),
     [
-        (19, 2107, BF16, 2, ALONE, 8, True),
-        (19, 2102, BF16, 1, ALONE, 4, False),
-        (13, 1027, F32, 2, ALONE, 8, True),
-        (17, 4099, BF16, 8, Tile(2048, 1, 2, 4, 3), 8, True),
+        (RMS, 19, 2107, BF16, 2, ALONE, 8, True),
+        (RMS, 19, 2102, BF16, 1, ALONE, 4, False),
+        (RMS, 13, 1027, F32, 2, ALONE, 8, True),
+        (RMS, 17, 4099, BF16, 8, Tile(2048, 1, 2, 4, 3), 8, True),
+        (LAYER, 19, 2107, BF16, 2, LESS, 8, True),
+        (LAYER, 19, 2102, BF16, 1, LESS, 4, False),
+        (LAYER, 37, 4099, BF16, 8, Tile(2048, 1, 2, 4, 3), 8, True),
     ],
 )
-def test_rows_in_a_ring_may_begin_anywhere(compiled, small, rows, cols, dtype, sms, tile, turns, late):
+def test_rows_in_a_ring_may_begin_anywhere(compiled, small, norm, rows, cols, dtype, sms, tile, turns, late):
     with small(sms, ring_turns_elements=()), in_force.force("backward", Choice("ring_turns", tile)):
-        plan = gradients(compiled, RMS, rows, cols, dtype, True, late=late)
+        plan = gradients(compiled, norm, rows, cols, dtype, True, late=late)
     assert plan.schedule == "ring_turns" and plan.turns == turns and plan.slices > 1
+
+
+def test_groups_that_share_a_row_of_partial_sums_have_rows_that_lie_alike(compiled, small):
+    row = 2 * 4 * 2107
+    with (
+        small(6, partials_bytes=17 * row, partials_of_x=1 << 30),
+        in_force.force("backward", Choice("ring_turns", LESS)),
+    ):
+        plan = gradients(compiled, LAYER, 70, 2107, BF16)
+    assert plan.programs // plan.slices > plan.partials and plan.partials % plan.turns == 0
 
 
 @pytest.mark.parametrize(

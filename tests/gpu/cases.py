@@ -99,6 +99,20 @@ CASES = [
     Case("ring in turns, in pieces of 8 bytes", "rms_norm", "tile", (517, 9004), BF16),
     Case("ring in turns with a bias", "rms_norm", "tile", (517, 9001), BF16, bias=True),
     Case("ring in turns, of few groups", "rms_norm", "split", (71, 140_001), BF16),
+    Case("ring layer in turns", "layer_norm", "tile", (751, 9001), BF16, bias=True),
+    Case("ring layer in turns, of groups that share", "layer_norm", "tile", (2551, 9003), BF16, bias=True),
+    Case("ring layer in turns without bias", "layer_norm", "tile", (751, 10_239), BF16),
+    Case(
+        "ring layer in turns, in pieces of 4 bytes",
+        "layer_norm",
+        "tile",
+        (751, 10_242),
+        FP16,
+        bias=True,
+        options={"offset": 1.0, "cast": "llama"},
+    ),
+    Case("ring layer in turns, in pieces of 8 bytes", "layer_norm", "tile", (751, 9004), BF16, bias=True),
+    Case("wide ring layer in turns", "layer_norm", "split", (71, 140_002), BF16, bias=True),
     # Too few for that, and too many to be read twice; and as many as are.
     Case("24,576 columns", "rms_norm", "tile", (131, 24_576), BF16),
     Case("49,160 columns", "rms_norm", "tile", (101, 49_160), BF16, bias=True),
@@ -124,8 +138,28 @@ CASES = [
             (517, 2500),
             (517, 3900),
             (517, 5604),
+            (2017, 40),
+            (1003, 132),
+            (517, 324),
+            (517, 6404),
+            (517, 6512),
         )
     ),
+    *(
+        Case(f"{cols:,} columns layer fp32", "layer_norm", "tile", (rows, cols), FP32, bias=True)
+        for rows, cols in ((2017, 98), (1003, 162), (517, 1970), (517, 2702), (513, 4402), (257, 15_230))
+    ),
+    *(Case(f"{cols:,} columns fp32", "rms_norm", "tile", (517, cols), FP32) for cols in (1202, 3458)),
+    *(
+        Case(f"{cols:,} columns residual fp32", "rms_norm", "tile", (rows, cols), FP32, residual=FP32)
+        for rows, cols in ((517, 1402), (517, 2402), (901, 4102), (899, 4103))
+    ),
+    *(
+        Case(f"{cols:,} columns", "rms_norm", "tile", (517, cols), BF16)
+        for cols in (522, 702, 1202, 2082, 3074, 3124, 3136, 6404)
+    ),
+    Case("4,611 columns residual, many", "rms_norm", "tile", (1613, 4611), BF16, residual=BF16),
+    Case("6,404 columns residual", "rms_norm", "tile", (517, 6404), BF16, residual=BF16),
     *(Case(f"{cols:,} columns", "rms_norm", "tile", (517, cols), FP16) for cols in (4096, 2204, 3900, 5604)),
     Case("4,092 columns residual", "rms_norm", "tile", (517, 4092), BF16, residual=BF16),
     # Rows in blocks, several of them short; and as many blocks as a program may hold.
@@ -317,11 +351,16 @@ def backward_schedule(case: Case) -> str:
     dense = not case.per_head and case.residual in (None, case.dtype)
     if _has_a_thread_a_row(case, rows, width) and dense:
         return "threads"
-    ring = _has_ring(case, rows, width)
+    ring = _has_ring(case, rows, width) or _has_centred_ring(case, rows, width)
+    if case.schedule != "stream" and dense and width % 16 == 8 and cols <= _most_alone(case, size):
+        if kind == 1 and case.residual is None and cols >= t.centred_eights_in_turns_from[size == 4]:
+            return "turns"
+        if size == 4 and _is_shared_sooner(case, rows, cols):
+            return "split_turns"
     if ((cols & -cols) * size <= 4 or (ring and dense and width % 16)) and case.schedule != "stream":
         return _schedule_of_odd(case, rows, cols, width)
     shared = case.schedule == "tile" and cols > _most_alone(case, size)
-    ring = (ring or _has_centred_ring(case, rows, width)) and width % 16 == 0 and case.schedule != "stream"
+    ring = ring and width % 16 == 0 and case.schedule != "stream"
     return "ring" if ring else "split" if shared else case.schedule
 
 
@@ -360,14 +399,23 @@ def _has_ring(case: Case, rows: int, width: int) -> bool:
 
 def _has_centred_ring(case: Case, rows: int, width: int) -> bool:
     """LayerNorm's, of 16 bits, if each group of programs, one for each slice, has rows enough."""
-    t = in_force.thresholds()
+    t, in_turns = in_force.thresholds(), width % 16 > 0
     narrow = width // 2 <= t.rings[0].cols * t.many_slices
     tile = t.rings[0] if narrow else t.rings[-1]
+    if in_turns:
+        tile = t.centred_turns_rings[width // 2 > 2 * t.centred_turns_rings[0].cols * t.many_slices]
     programs = torch.cuda.get_device_properties(0).multi_processor_count * (tile.programs_per_sm or 1)
     groups = programs // -(-width // 2 // tile.cols)
     plain = GLUON and case.op == "layer_norm" and case.residual is None and case.dtype != FP32 and not case.per_head
-    begins = width % 128 == 0 if narrow else width % 16 == 0
-    return plain and begins and width // 2 >= t.ring_from and rows >= t.centred_ring_rows * groups
+    begins = width % 128 == 0 or in_turns or not narrow
+    return plain and begins and width // 2 >= t.ring_from and rows >= t.centred_ring_rows[in_turns] * groups
+
+
+def _is_shared_sooner(case: Case, rows: int, cols: int) -> bool:
+    """RMSNorm's with a residual, where they are many."""
+    t, size = in_force.thresholds(), case.dtype.itemsize
+    summed = case.op == "rms_norm" and case.residual is not None
+    return summed and cols >= t.summed_turns_shared_from[size == 4] and rows * cols * size // 2 >= t.many_elements
 
 
 def _schedule_of_odd(case: Case, rows: int, cols: int, width: int) -> str:
@@ -377,10 +425,10 @@ def _schedule_of_odd(case: Case, rows: int, cols: int, width: int) -> str:
     short = cols % 2 and any(size == each and first <= cols <= last for each, first, last in t.turns_short)
     if width < least and not short:
         return "tile"
-    if _has_ring(case, rows, width):
+    if _has_ring(case, rows, width) or _has_centred_ring(case, rows, width):
         return "ring_turns"
     if cols <= _most_alone(case, size):
-        return "turns"
+        return "split_turns" if _is_shared_sooner(case, rows, cols) else "turns"
     centred = t.centred_single_turns_shared if cols % 2 and size == 2 else t.centred_turns_shared
     shared = centred if case.op == "layer_norm" else t.turns_shared
     return "split_turns" if cols <= shared[-1][0] else "split"
@@ -392,10 +440,10 @@ def streaming() -> Any:
     changes: dict[str, Any] = {"few_rows": 0, "held_per_sm": 0, "ring_from": 1 << 30, "odd_shared_from": 1 << 30}
     changes["held_sums"] = ()
     empty = ("turns_shared", "turns_shared_few", "centred_turns_shared", "centred_single_turns_shared")
-    empty += ("backward_few", "centred_backward_few", "summed_backward_few", "centred_backward_exactly")
+    empty += ("backward_few", "centred_backward_few", "summed_backward_few")
     changes |= dict.fromkeys(empty, ())
     by_kind = ("threads_backward_tiles", "paired_between", "turns_of_16_bits_between", "backward_between_sectors")
-    by_kind += ("eights_of_16_bits_between",)
+    by_kind += ("eights_of_16_bits_between", "eights_of_fp32_between")
     for name in (entry.name for entry in fields(now)):
         value = getattr(now, name)
         if name in by_kind:

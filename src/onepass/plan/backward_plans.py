@@ -98,18 +98,23 @@ def _ring(problem: Problem, device: Device, choice: Choice, centred: bool) -> Pl
     ring = tile.stages * columns * (problem.y.itemsize + problem.h.itemsize)
     if not device.gluon or ring + 1024 > device.shared // (tile.programs_per_sm or 1):
         return None
-    if centred:
-        plan = _shared(choice.schedule, problem, device, tile, columns, tile.stages, each=2)
-    else:
-        plan = _in_turns(choice.schedule, problem, device, tile, columns, tile.stages)
+    plan = _in_turns(choice.schedule, problem, device, tile, columns, tile.stages, each=2 if centred else 1)
     if plan is None:
         return None
     groups = plan.programs // plan.slices
-    return replace(plan, partials=groups if groups <= _most_partials(problem) else cdiv(groups, 2))
+    shared = cdiv(cdiv(groups, 2), plan.turns) * plan.turns
+    return replace(plan, partials=groups if groups <= _most_partials(problem) else shared)
 
 
 def _in_turns(
-    schedule: str, problem: Problem, device: Device, tile: Tile, columns: int, stages: int, by_sector: bool = True
+    schedule: str,
+    problem: Problem,
+    device: Device,
+    tile: Tile,
+    columns: int,
+    stages: int,
+    by_sector: bool = True,
+    each: int = 1,
 ) -> Plan | None:
     """Groups of programs whose rows lie alike, in sectors, or in vectors where that would leave too few of them.
 
@@ -118,7 +123,7 @@ def _in_turns(
     t, vector = in_force.thresholds(), 16 // problem.h.itemsize
 
     def planned(problem: Problem, turns: int, vector: int) -> Plan | None:
-        return _shared(schedule, problem, device, tile, columns, stages, turns, vector)
+        return _shared(schedule, problem, device, tile, columns, stages, turns, vector, each)
 
     if by_sector and problem.sector_turns > problem.turns:
         many = replace(problem, rows=max(problem.rows, t.few_rows + 1))
@@ -232,6 +237,8 @@ def backward_choice(problem: Problem, device: Device, centred: bool, align: int)
 def _ring_tile(problem: Problem, device: Device, columns: int, centred: bool) -> Tile:
     t = in_force.thresholds()
     if centred:
+        if problem.turns > 1:
+            return t.centred_turns_rings[columns > 2 * t.centred_turns_rings[0].cols * t.many_slices]
         return t.rings[0] if columns <= t.rings[0].cols * t.many_slices else t.rings[-1]
     usual = next((tile for tile in t.rings if columns <= tile.cols * t.many_slices), t.rings[-1])
     if columns < t.ring_of_fewest_from or problem.cols * problem.h.itemsize % 128 == 0:
@@ -256,8 +263,7 @@ def _suits_a_ring(problem: Problem, device: Device, centred: bool, align: int) -
     if centred:
         t = in_force.thresholds()
         by_lines = problem.cols * 2 % 128 == 0 or problem.cols > t.rings[0].cols * t.many_slices
-        gains = problem.h.itemsize == 2 and by_lines
-        return suits and gains and piece_of(problem.h, align) == 16 and problem.turns == 1
+        suits = suits and problem.h.itemsize == 2 and (by_lines or problem.turns > 1)
     return suits and (piece_of(problem.h, align) == 16 or problem.turns > 1)
 
 
@@ -276,8 +282,8 @@ def least_in_ring(problem: Problem, device: Device, centred: bool) -> int:
     if not centred:
         narrow = next((least for most, least in t.ring_turns_elements if columns <= most), None)
         return least_of_many(problem) if narrow is None or problem.turns == 1 else cdiv(narrow, columns)
-    tile = _ring_tile(problem, device, columns, centred)
-    return max(1, t.centred_ring_rows * (device.sms * (tile.programs_per_sm or 1) // cdiv(problem.cols, tile.cols)))
+    tile, rows = _ring_tile(problem, device, columns, centred), t.centred_ring_rows[problem.turns > 1]
+    return max(1, rows * (device.sms * (tile.programs_per_sm or 1) // cdiv(problem.cols, tile.cols)))
 
 
 def _ring_for(problem: Problem) -> str:
@@ -286,8 +292,8 @@ def _ring_for(problem: Problem) -> str:
 
 def _held_backward(problem: Problem, centred: bool, align: int) -> Choice:
     """For rows that wait in registers for their sums, or are walked twice."""
-    t = in_force.thresholds()
-    in_turns, alone = takes_turns(problem, align), problem.residual is None
+    t, alone = in_force.thresholds(), problem.residual is None
+    in_turns = takes_turns(problem, align) or _eights_in_turns(problem, centred, align)
     if in_turns:
         columns = reach(problem) * problem.h.itemsize // 2
         tile = fitting(t.centred_turns_tiles if centred else t.turns_tiles, columns)
@@ -306,11 +312,13 @@ def _held_backward(problem: Problem, centred: bool, align: int) -> Choice:
         tiles = t.backward_tiles if alone else t.summed_backward_tiles
         if centred:
             tiles = t.centred_backward_tiles
-        tile = _odd_backward(problem, centred, align) or fitting(tiles, columns)
-        if piece_of(problem.h, align) > 4:
-            tile = _of_few(_short_tiles(problem, centred), columns, problem.rows * problem.lanes) or tile
-            exactly = t.centred_backward_exactly if centred and alone and columns == problem.cols else ()
-            tile = next((exact for exact in exactly if exact.cols == columns), tile)
+        own, piece = _odd_backward(problem, centred, align), piece_of(problem.h, align)
+        tile = own or fitting(tiles, columns)
+        if piece > 4:
+            if own is None or problem.cols <= t.eights_backward_tiles[-1].cols:
+                tile = _of_few(_short_tiles(problem, centred), columns, problem.rows * problem.lanes) or tile
+            if centred and alone and piece == 16 and problem.h.itemsize == 2:
+                tile = between(t.centred_backward_between, columns) or tile
             tile = _of_few(_few_tiles(problem, centred), columns, problem.rows * problem.lanes) or tile
         if problem.dense and problem.h.itemsize == problem.y.itemsize == 2 and problem.cols % 16 == 8:
             many = t.backward_between_sectors[kind_of(problem, centred)]
@@ -318,10 +326,26 @@ def _held_backward(problem: Problem, centred: bool, align: int) -> Choice:
     column = problem.y.itemsize + problem.h.itemsize + itemsize(problem.weight) + (8 if centred else 4)
     narrow = problem.cols * column <= t.backward_row_bytes and not (centred and problem.cols > t.centred_backward_most)
     narrow = narrow and not (problem.residual is not None and problem.cols > t.summed_backward_most)
-    if tile is not None and narrow:
+    shared = _sums_shared_sooner(problem, centred, align)
+    if tile is not None and narrow and not shared:
         return Choice("turns", tile) if in_turns else Choice("tile", snug(tile, problem.cols, align))
-    in_slices = _turns_slice(problem, centred, align) if in_turns else None
+    in_slices = _turns_slice(problem, centred, align) if in_turns or shared else None
     return Choice("split", _slice(problem, centred, align)) if in_slices is None else Choice("split_turns", in_slices)
+
+
+def _eights_in_turns(problem: Problem, centred: bool, align: int) -> bool:
+    """Whether rows that begin on 8 bytes are taken in turns, as those are that begin on fewer."""
+    wide = problem.cols >= in_force.thresholds().centred_eights_in_turns_from[problem.h.itemsize == 4]
+    return centred and problem.residual is None and wide and problem.turns > 1 and piece_of(problem.h, align) == 8
+
+
+def _sums_shared_sooner(problem: Problem, centred: bool, align: int) -> bool:
+    """Whether programs share rows, in turns, that one could hold."""
+    least, piece = in_force.thresholds().summed_turns_shared_from[problem.h.itemsize == 4], piece_of(problem.h, align)
+    summed = problem.residual is not None and not centred and problem.turns > 1
+    return (
+        summed and problem.cols >= least and piece <= 2 * problem.h.itemsize and problem.rows >= least_of_many(problem)
+    )
 
 
 def _turns_slice(problem: Problem, centred: bool, align: int) -> Tile | None:
@@ -381,9 +405,9 @@ def _odd_backward(problem: Problem, centred: bool, align: int) -> Tile | None:
     if piece == 2:
         return fitting(t.odd_centred_backward_tiles if centred else t.odd_backward_tiles, problem.cols)
     if piece == 8 and problem.cols >= t.eights_from:
-        measured = problem.h.itemsize == 2 and not (centred and problem.residual is not None)
-        own = t.eights_of_16_bits_between[kind_of(problem, centred)] if measured else ()
-        return fitting(t.eights_backward_tiles, problem.cols) or between(own, problem.cols)
+        by_kind = t.eights_of_16_bits_between if problem.h.itemsize == 2 else t.eights_of_fp32_between
+        own = () if centred and problem.residual is not None else by_kind[kind_of(problem, centred)]
+        return between(own, columns_of_16_bits(problem)) or fitting(t.eights_backward_tiles, problem.cols)
     if piece != 4:
         return None
     if centred and problem.h.itemsize == 4 and problem.cols <= t.odd_centred_wide_short_tile.cols:
@@ -451,7 +475,8 @@ def _shared(
     """
     width = problem.cols if turns == 1 else problem.cols + vector - 1
     per_sm, slices = tile.programs_per_sm or 0, cdiv(width, columns)
-    most = each * _most_partials(problem)
+    most = _most_partials(problem)
+    most = max(most, each * (most // turns * turns))  # those that share one have rows that lie alike
     groups = min(problem.rows * problem.lanes, device.sms * per_sm // slices, most) // turns * turns
     if not device.cooperative or groups == 0:
         return None

@@ -68,6 +68,11 @@ def choice_without_threads(problem: Problem, device: Device, centred: bool, alig
         tile = between(t.short_centred_between if centred else t.short_between, columns) or tile
     if plain and not centred and piece == 16:
         tile = between(t.plain_between if held == 2 else t.plain_fp32_between, columns) or tile
+    if plain and held == 2 and not centred and 4 <= piece <= 8:
+        tile = between(t.half_plain_between, columns) or tile
+        tile = between(t.paired_plain_between if piece == 4 else (), columns) or tile
+    if plain and centred and piece == 8:
+        tile = between(t.centred_eights_between if held == 2 else t.centred_fp32_eights_between, columns) or tile
     if problem.residual is not None and not problem.quantized and not centred:
         tile = between(_summed_between(problem, piece), columns) or tile
     if centred and plain and held == 2 and piece > 4:

@@ -76,9 +76,12 @@ class ForwardThresholds:
     #: and 300 rows. Of 2,049 to 2,304 columns 5.7 against 6.3 at 2,064 x 2,112, 10.2 against 10.5 at 4,096, level at 64
     #: and 300, but 4.0 against 3.9 at 1,000. The widest by two chains: 1.95 us against 2.05 at 16 x 5,888, level from
     #: 132 rows on.
+    #: Of 3,073 to 3,840 columns 33.0 against 35.9 at 10,894 x 3,080, 8.2 against 8.9 at 2,000 x 3,376, 9.0 against 9.4
+    #: at 2,000 x 3,840; but 2.82 against 2.78 at 300 x 3,136.
     plain_between: Between = (
         (1537, Tile(1792, 1, 2, block=256)),
         (2049, Tile(2304, 1, 2, block=256)),
+        (3073, Tile(3840, 1, 4, block=1024)),
         (5121, Tile(6144, 1, 4, block=512, chains=2)),
     )
     #: In fp32, by twice the columns, smaller programs in narrower blocks: 7.5 us against 8.1 at 20,000 x 160, 19.9

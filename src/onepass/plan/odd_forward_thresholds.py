@@ -84,6 +84,33 @@ class OddForwardThresholds:
         ((97, Tile(128, 8, 4, block=64)),),
         ((129, Tile(256, 4, 4, block=64)),),
     )
+    #: RMSNorm's wider ones of nothing but x, by tiles of their own: two elements a thread, in blocks that reach less
+    #: far beyond the row. 34.1 us against 38.5 at 65,280 x 514, 3.0 against 3.5 at 2,000 x 522, 2.1 against 2.8 at 300;
+    #: 33.8 against 37.4 at 35,320 x 950, 3.65 against 4.45 at 2,000 x 874; 33.5 against 34.9 at 28,008 x 1,198, 4.8
+    #: against 5.5 at 2,000 x 1,562, 33.9 against 36.8 at 16,116 x 2,082, 5.6 against 6.7 at 2,000; but 4.0 against 3.75
+    #: at 1,000 x 1,730, and 4.9 against 4.6 at 1,000 x 2,306.
+    paired_plain_between: Between = (
+        (513, Tile(640, 2, 1, block=64)),
+        (641, Tile(1024, 1, 2, block=128)),
+        (1025, Tile(1640, 1, 2, block=256)),
+        (2049, Tile(2240, 1, 2, block=256)),
+    )
+    #: And those that begin on 4 bytes or 8, in half the warps: 33.5 us against 38.5 at 10,915 x 3,074, 4.9 against 5.8
+    #: at 1,000, 33.3 against 35.2 at 9,351 x 3,588; 33.4 against 36.7 at 6,447 x 5,204, 6.7 against 7.8 at 1,000, 34.2
+    #: against 37.4 at 6,211 x 5,402; level at 300 rows, at 2,690 columns and from 6,402 on for many.
+    half_plain_between: Between = ((3073, Tile(3840, 1, 4, block=512)), (5121, Tile(6144, 1, 4, block=512)))
+    #: LayerNorm's of nothing but x that begin on 8 bytes, of 16 bits, and by twice the columns of fp32: 36.0 us against
+    #: 39.4 at 103,563 x 324, 9.0 against 9.95 at 20,000, level at 300, but 38.1 against 36.0 at 102,300 x 328, which
+    #: begin on 16. In fp32 34.5 against 49.0 at 103,563 x 162, 5.1 against 7.1 at 8,000 x 198, 1.95 against 2.7 at 300
+    #: x 230; but 38.8 against 34.1 at 129,055 x 130. Wide ones in blocks that reach less far: 101 against 113 at 3,000
+    #: x 15,230, 63.5 against 73.2 at 2,000 x 14,002, 16.1 against 17.3 at 300, 37.2 against 38.6 at 1,919 x 8,742; but
+    #: 54.0 against 51.9 at 2,000 x 12,002, of which they reach as far.
+    centred_eights_between: Between = ((321, Tile(384, 2, 1, block=128)),)
+    centred_fp32_eights_between: Between = (
+        (321, Tile(504, 4, 2, block=64)),
+        (16385, Tile(18432, 1, 16, block=2048, late=2)),
+        (24577, Tile(32768, 1, 16, block=2048, late=2)),
+    )
     #: Dense rows that do not begin on 16 bytes, from three columns up to so many, RMSNorm's, LayerNorm's and RMSNorm's
     #: with a residual, up to so many of those of 16 bits that begin on 4, and of those that begin on 8: a thread each
     #: (kernels/threads.py), with the bits of the tiles above. 32.8 us against 57.2 at 984,848 x 33, LayerNorm 33.3
@@ -187,11 +214,12 @@ class OddForwardThresholds:
     #: thread, 65 us against 78 at 32,739 x 2,050, 65 against 80 at 26,195 x 2,562, 65 against 78 at 16,371 x 4,098, 3.9
     #: against 4.0 at 300 rows.
     half_odd_centred_from: int = 1793
-    #: From 8,193 columns on 62 against 66 at 7,322 x 8,194, 22 against 31 at 2,000 rows.
+    #: From 8,193 columns on 62 against 66 at 7,322 x 8,194, 22 against 31 at 2,000 rows. Of 5,121 to 8,192 columns, in
+    #: blocks as narrow as that takes, 36.2 against 38.3 at 6,211 x 5,402, 17.2 against 18.2 at 2,000 x 6,678, 2 to 5 %
+    #: at 300 rows.
     half_odd_centred_tiles: tuple[Tile, ...] = (
         Tile(3072, 1, 2, block=128),
-        Tile(5120, 1, 4, block=256),
-        Tile(8192, 1, 4, block=1024),
+        Tile(8192, 1, 4, block=256),
         Tile(9216, 1, 8, block=1024, late=2),
     )
     #: Slices of fp32 that begins anywhere are half as wide, RMSNorm's, also with a residual, and LayerNorm's: 99 us

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from onepass.plan.backward_thresholds import BackwardThresholds
 from onepass.plan.forward_thresholds import ForwardThresholds
+from onepass.plan.odd_backward_thresholds import OddBackwardThresholds
 from onepass.plan.odd_forward_thresholds import OddForwardThresholds
 
 
 @dataclass(frozen=True)
-class Thresholds(ForwardThresholds, OddForwardThresholds, BackwardThresholds):
+class Thresholds(ForwardThresholds, OddForwardThresholds, BackwardThresholds, OddBackwardThresholds):
     """The numbers come from sweeps on an H200, bf16, cold L2; docs/lab-notes.md has the times."""
 
     #: Elements of an input, forward and backward, from which on a thread keeps them packed: below, registers are not
