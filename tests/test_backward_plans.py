@@ -241,7 +241,8 @@ def test_odd_rows_of_layer_norm_wait_there_too_and_groups_that_share_lie_alike(d
         assert 8 * cols * plan.partials <= max(t.partials_bytes, rows * cols * dtype.itemsize // t.partials_of_x)
         shared += plan.partials < groups
         least = backward_plans.least_in_ring(problem, GLUON, True)
-        assert plan_of(least, cols)[1].schedule == "ring_turns" != plan_of(least - 1, cols)[1].schedule
+        if t.partials_bytes >= 8 * cols * problem.turns:  # else so few rows have not room for one group of each turn
+            assert plan_of(least, cols)[1].schedule == "ring_turns" != plan_of(least - 1, cols)[1].schedule
         assert least in backward_plans.row_counts_apart(problem, GLUON, True, 8 // problem.turns)
     assert shared
     assert plan_of(8192, 9001, residual=dtype, sum=dtype)[1].schedule != "ring_turns"

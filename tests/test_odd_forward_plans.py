@@ -22,11 +22,12 @@ def plan_of_odd(centred, residual, /, rows, cols, device=GLUON, align=1, **chang
 def test_many_odd_rows_pass_through_shared_memory_and_few_have_the_same_tile(centred, residual):
     plan_of = partial(plan_of_odd, centred, residual)
     t = in_force.thresholds()
-    for cols in (1281, 1793, 2049, 3521, 4099, 4225, 6143, 6145, 8191, 12287, 12289, 16383, 16385, 24575):
+    least = t.odd_from[1 if centred else 0 if residual is None else 2]
+    for cols in (least, 1281, 1793, 2049, 3521, 4099, 4225, 6143, 6145, 8191, 12287, 12289, 16383, 16385, 24575):
         many = -(-GLUON.sms * t.odd_elements // cols)
         few = plan_of(many - 1, cols)[1]
         assert few.schedule == "tile" and few.slices == few.rows == 1 and few.registers is None
-        for rows in (many, 4096, 1 << 20):
+        for rows in (many, 8192, 1 << 20):
             problem, plan = plan_of(rows, cols)
             assert plan.schedule == "odd" and not plan.together
             assert (plan.block, plan.blocks, plan.warps) == (few.block, few.blocks, few.warps), "the same bits"
@@ -41,7 +42,7 @@ def test_many_odd_rows_pass_through_shared_memory_and_few_have_the_same_tile(cen
             assert plan.programs <= rows
             columns = (3 if centred and not plans.has_pairs(plan, problem) else 2) * plan.blocks
             assert columns < plan.registers <= 255
-    assert plan_of(4096, 1279)[1].schedule == plan_of(4096, 1279, H200)[1].schedule == "tile"
+    assert plan_of(8192, least - 2)[1].schedule == plan_of(8192, least - 2, H200)[1].schedule == "tile"
     assert plan_of(4096, 4099, H200)[1].schedule == "tile", "without Gluon"
     small = replace(GLUON, shared=100 << 10)
     assert plan_of(4096, 24575, small)[1].schedule == "tile", "no room"

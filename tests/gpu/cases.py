@@ -89,6 +89,7 @@ CASES = [
     Case("ring with a bias", "rms_norm", "tile", (751, 10000), BF16, bias=True),
     # LayerNorm's, of more rows, where two groups of programs share a partial row; the last slices are not full.
     Case("ring layer", "layer_norm", "tile", (2551, 9984), BF16, bias=True),
+    Case("ring layer from the middle of lines", "layer_norm", "tile", (2551, 10_000), BF16, bias=True),
     Case("ring layer without bias", "layer_norm", "tile", (2551, 9984), BF16),
     Case("ring layer offset llama", "layer_norm", "tile", (2551, 9984), FP16, options={"offset": 1.0, "cast": "llama"}),
     Case("wide ring layer from the middle of lines", "layer_norm", "split", (353, 70008), BF16, bias=True),
@@ -158,6 +159,9 @@ CASES = [
         Case(f"{cols:,} columns", "rms_norm", "tile", (517, cols), BF16)
         for cols in (522, 702, 1202, 2082, 3074, 3124, 3136, 6404)
     ),
+    Case("1,047 columns, many", "rms_norm", "tile", (3001, 1047), BF16),
+    Case("1,201 columns layer, many", "layer_norm", "tile", (3001, 1201), BF16, bias=True),
+    Case("779 columns residual, many", "rms_norm", "tile", (4001, 779), BF16, residual=BF16),
     Case("4,611 columns residual, many", "rms_norm", "tile", (1613, 4611), BF16, residual=BF16),
     Case("6,404 columns residual", "rms_norm", "tile", (517, 6404), BF16, residual=BF16),
     *(Case(f"{cols:,} columns", "rms_norm", "tile", (517, cols), FP16) for cols in (4096, 2204, 3900, 5604)),
@@ -407,7 +411,7 @@ def _has_centred_ring(case: Case, rows: int, width: int) -> bool:
     programs = torch.cuda.get_device_properties(0).multi_processor_count * (tile.programs_per_sm or 1)
     groups = programs // -(-width // 2 // tile.cols)
     plain = GLUON and case.op == "layer_norm" and case.residual is None and case.dtype != FP32 and not case.per_head
-    begins = width % 128 == 0 or in_turns or not narrow
+    begins = width % 32 == 0 or in_turns or not narrow
     return plain and begins and width // 2 >= t.ring_from and rows >= t.centred_ring_rows[in_turns] * groups
 
 

@@ -262,8 +262,8 @@ def _suits_a_ring(problem: Problem, device: Device, centred: bool, align: int) -
     suits = alone and alike and problem.rows >= least_in_ring(problem, device, centred)
     if centred:
         t = in_force.thresholds()
-        by_lines = problem.cols * 2 % 128 == 0 or problem.cols > t.rings[0].cols * t.many_slices
-        suits = suits and problem.h.itemsize == 2 and (by_lines or problem.turns > 1)
+        by_sectors = problem.cols * 2 % 32 == 0 or problem.cols > t.rings[0].cols * t.many_slices
+        suits = suits and problem.h.itemsize == 2 and (by_sectors or problem.turns > 1)
     return suits and (piece_of(problem.h, align) == 16 or problem.turns > 1)
 
 
@@ -335,17 +335,17 @@ def _held_backward(problem: Problem, centred: bool, align: int) -> Choice:
 
 def _eights_in_turns(problem: Problem, centred: bool, align: int) -> bool:
     """Whether rows that begin on 8 bytes are taken in turns, as those are that begin on fewer."""
-    wide = problem.cols >= in_force.thresholds().centred_eights_in_turns_from[problem.h.itemsize == 4]
+    t = in_force.thresholds()
+    wide = t.centred_eights_in_turns_from[problem.h.itemsize == 4] <= problem.cols <= t.centred_backward_most
     return centred and problem.residual is None and wide and problem.turns > 1 and piece_of(problem.h, align) == 8
 
 
 def _sums_shared_sooner(problem: Problem, centred: bool, align: int) -> bool:
     """Whether programs share rows, in turns, that one could hold."""
-    least, piece = in_force.thresholds().summed_turns_shared_from[problem.h.itemsize == 4], piece_of(problem.h, align)
+    t, begins = in_force.thresholds(), piece_of(problem.h, align) <= 2 * problem.h.itemsize
     summed = problem.residual is not None and not centred and problem.turns > 1
-    return (
-        summed and problem.cols >= least and piece <= 2 * problem.h.itemsize and problem.rows >= least_of_many(problem)
-    )
+    wide = t.summed_turns_shared_from[problem.h.itemsize == 4] <= problem.cols <= t.summed_backward_most
+    return summed and begins and wide and problem.rows >= least_of_many(problem)
 
 
 def _turns_slice(problem: Problem, centred: bool, align: int) -> Tile | None:

@@ -205,19 +205,19 @@ class BackwardThresholds:
     #: elements: 18.2 against 19.9 at 300 x 17,961, level at 500 x 12,289.
     many_elements: int = 7 << 20
     ring_turns_elements: tuple[tuple[int, int], ...] = ((16384, 1), (24576, 1 << 22))
-    #: LayerNorm's of 16 bits that begin on 128 bytes, in the first of them or, with more slices than `many_slices`, the
+    #: LayerNorm's of 16 bits that begin on 32 bytes, in the first of them or, with more slices than `many_slices`, the
     #: last, wherever they begin: 402 us against 463 at 4,096 x 65,536, 203 against 225 at 8,192 x 16,384, 156 against
     #: 171 at 12,288 columns, 395 against 438 at 32,768, 411 against 522 at 2,048 x 131,072, 426 against 567 at 1,024 x
-    #: 262,144. Where slices begin in the middle of lines it is 2 % either way, in fp32 from 4 % less to 2 more. Each
-    #: group of programs must have so many rows: 63.0 us against 64.3 at 2,000 x 16,384, 40 against 38 at 1,000; 115
-    #: against 126 at 1,000 x 65,536, 50.3 against 49.5 at 300; but 32.3 against 30.8 at 600 x 20,480. Those that do not
-    #: all begin on 16 bytes are in turns, by fewer warps, of which registers hold what 16 on an SM would put aside: 150
-    #: us against 166 held by programs that share rows at 4,096 x 20,001, 130 against 148 at 8,192 x 9,001, 228 against
-    #: 331 at 4,096 x 33,001, 436 against 497 at 62,001, 342 against 563 at 2,000 x 100,001; and sooner: 34.8 against
-    #: 37.3 at 1,000 x 12,001, 32.1 against 36.4 at 150 x 47,001. With more slices than twice `many_slices` the second
-    #: of these, 631 against 791 at 1,024 x 262,146, 473 against 485 at 2,048 x 131,074, but 603 against 568 at 131,073.
-    #: By 16 warps 268 against 304 at 4,096 x 40,963, of which they have 48 groups and twelve have 32; elsewhere 3 to 16
-    #: % slower.
+    #: 262,144. 205 against 237 at 16,384 x 8,208, 130 against 146 at 4,096 x 20,016. Where rows begin in the middle of
+    #: 32 bytes it is 10 % either way, in fp32 from 4 % less to 2 more. Each group of programs must have so many rows:
+    #: 63.0 us against 64.3 at 2,000 x 16,384, 40 against 38 at 1,000; 115 against 126 at 1,000 x 65,536, 50.3 against
+    #: 49.5 at 300; but 32.3 against 30.8 at 600 x 20,480. Those that do not all begin on 16 bytes are in turns, by
+    #: fewer warps, of which registers hold what 16 on an SM would put aside: 150 us against 166 held by programs that
+    #: share rows at 4,096 x 20,001, 130 against 148 at 8,192 x 9,001, 228 against 331 at 4,096 x 33,001, 436 against
+    #: 497 at 62,001, 342 against 563 at 2,000 x 100,001; and sooner: 34.8 against 37.3 at 1,000 x 12,001, 32.1 against
+    #: 36.4 at 150 x 47,001. With more slices than twice `many_slices` the second of these, 631 against 791 at 1,024 x
+    #: 262,146, 473 against 485 at 2,048 x 131,074, but 603 against 568 at 131,073. By 16 warps 268 against 304 at 4,096
+    #: x 40,963, of which they have 48 groups and twelve have 32; elsewhere 3 to 16 % slower.
     centred_ring_rows: tuple[int, int] = (12, 4)
     centred_turns_rings: tuple[Tile, ...] = (Tile(1024, 1, 1, 12, 3), Tile(2048, 1, 2, 6, 3))
 

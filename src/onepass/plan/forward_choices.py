@@ -82,7 +82,12 @@ def choice_without_threads(problem: Problem, device: Device, centred: bool, alig
     if centred and plain and held == 2 and piece == 4 and problem.cols >= t.half_odd_centred_from:
         tile = fitting(t.half_odd_centred_tiles, columns) or tile
     single = piece == 2 or (centred and plain and piece == problem.x.itemsize)
-    if device.gluon and piece == 2 and problem.cols >= t.odd_from and suits_shared_memory(problem):
+    if (
+        device.gluon
+        and piece == 2
+        and suits_shared_memory(problem)
+        and problem.cols >= t.odd_from[kind_of(problem, centred)]
+    ):
         through = fitting(t.odd_centred_tiles if centred else t.odd_tiles, problem.cols)
         if through is not None:
             return Choice("odd", through)

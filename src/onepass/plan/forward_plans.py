@@ -77,11 +77,11 @@ def _planned(problem: Problem, device: Device, centred: bool, align: int) -> Pla
         if problem.dense and device.gluon and problem.rows >= least_by_thread(problem, device, align):
             return _by_threads(problem, tile, align)
         choice = replace(choice_without_threads(problem, device, centred, align), tile=tile)
-    if choice.schedule == "odd" and not _few_odd_rows(problem, device):
+    if choice.schedule == "odd" and not _few_odd_rows(problem, device, choice.schedule):
         plan = _through_shared_memory(problem, device, tile, centred)
         if plan is not None:
             return plan
-    if choice.schedule == "flat" and problem.dense and not _few_odd_rows(problem, device):
+    if choice.schedule == "flat" and problem.dense and not _few_odd_rows(problem, device, choice.schedule):
         plan = _flat(problem, device, tile, centred)
         if plan is not None:
             return plan
@@ -109,10 +109,10 @@ def _planned(problem: Problem, device: Device, centred: bool, align: int) -> Pla
     return _in_shared_memory(problem, device, tile, plan) if choice.schedule == "odd_split" else plan
 
 
-def _few_odd_rows(problem: Problem, device: Device) -> bool:
+def _few_odd_rows(problem: Problem, device: Device, schedule: str) -> bool:
     """Whether rows for kernels/odd.py or flat.py are so few that tile.py is faster, which gives them the same bits."""
     t, elements = in_force.thresholds(), problem.rows * problem.lanes * problem.cols
-    return elements < device.sms * (t.odd_elements if problem.cols >= t.odd_from else t.flat_elements)
+    return elements < device.sms * (t.odd_elements if schedule == "odd" else t.flat_elements)
 
 
 def _through_shared_memory(problem: Problem, device: Device, tile: Tile, centred: bool) -> Plan | None:

@@ -158,10 +158,14 @@ class OddForwardThresholds:
     #: against 74 at 16,384 x 4,099, LayerNorm 73 against 86; 72 against 91 at 3,347 x 20,001, 80 against 103; 29
     #: against 35 at 2,000 x 12,001, 31 against 39; 7.3 against 8.5 at 500 x 8,001. With fewer elements than so many for
     #: each SM it is tile.py, with a column a thread as here, so that a row's bits are the same: 1 x 20,001 takes 4.0 us
-    #: so, and 5.3 through shared memory, 132 x 8,001 3.9 and 4.5, LayerNorm of 500 x 4,099 5.3 and 6.0.
-    #: LayerNorm's of 2,113 columns and more in two warps: 38 against 42 at 14,224 x 2,359, but 39.5 against 37.5 at
-    #: 9,318 x 3,601.
-    odd_from: int = 1281
+    #: so, and 5.3 through shared memory, 132 x 8,001 3.9 and 4.5, LayerNorm of 500 x 4,099 5.3 and 6.0. LayerNorm's of
+    #: 2,113 columns and more in two warps: 38 against 42 at 14,224 x 2,359, but 39.5 against 37.5 at 9,318 x 3,601.
+    #: RMSNorm's, LayerNorm's and RMSNorm's with a residual begin at so many: 38.3 against 39.8 at 32,048 x 1,047, but
+    #: 42.2 against 40.3 at 43,073 x 779; LayerNorm 39.1 against 42.1 at 27,938 x 1,201, 41.5 against 40.4 at 1,047
+    #: columns; with a residual 74.3 against 77.8 at 53,008 x 633, 72.4 against 79.4 at 43,073 x 779, 72.3 against 78.5
+    #: at 27,938 x 1,201. By one warp a row RMSNorm and LayerNorm are 6 % faster so from 633 columns on, but few are 2
+    #: to 17 % slower.
+    odd_from: tuple[int, int, int] = (1025, 1153, 625)
     odd_elements: int = 20480
     odd_tiles: tuple[Tile, ...] = (
         Tile(1792, 1, 2, 8, 2, block=64),
