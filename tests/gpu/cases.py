@@ -412,7 +412,10 @@ def _has_centred_ring(case: Case, rows: int, width: int) -> bool:
     groups = programs // -(-width // 2 // tile.cols)
     plain = GLUON and case.op == "layer_norm" and case.residual is None and case.dtype != FP32 and not case.per_head
     begins = width % 32 == 0 or in_turns or not narrow
-    return plain and begins and width // 2 >= t.ring_from and rows >= t.centred_ring_rows[in_turns] * groups
+    partials = max(t.partials_bytes, rows * width // t.partials_of_x) // (4 * width // 2 * (2 if case.bias else 1))
+    room = partials >= 16 // math.gcd(width, 16)  # for one of each turn
+    many = rows >= t.centred_ring_rows[in_turns] * groups
+    return plain and begins and room and many and width // 2 >= t.ring_from
 
 
 def _is_shared_sooner(case: Case, rows: int, cols: int) -> bool:
