@@ -81,6 +81,28 @@ def test_what_was_kept_is_told_again_and_drawn(tmp_path, capsys, monkeypatch):
     assert drawing.startswith("<svg") and drawing.count("begins on: 16 bytes") == 3
 
 
+def test_what_is_slower_than_in_an_older_survey_is_named_and_what_another_plan_did(tmp_path, capsys, monkeypatch):
+    older, newer = tmp_path / "older.jsonl", tmp_path / "newer.jsonl"
+    before = widths_of(4096, 4099, 4160, 4224, 512)
+    same, faster, slower, scattered = before[:4]
+    after = [
+        same,
+        replace(faster, us=faster.us / 2, plan="turns: planned"),
+        replace(slower, us=slower.us * 1.25),
+        replace(scattered, us=scattered.us * 1.02),
+        *widths_of(8192),
+    ]
+    for kept, widths in ((older, before), (newer, after)):
+        kept.write_text("".join(f"{width.to_json()}\n" for width in widths))
+    monkeypatch.setattr(sys, "argv", ["survey", "--read", str(newer), "--against", str(older)])
+    assert load_script("survey").main() == 0
+    told = capsys.readouterr().out
+    assert "4 widths are in both; 1 have another plan, -50.0% in time\n" in told
+    named = told[told.index("in both") :].splitlines()[1:]
+    time = f"  +25%  {after[2].us:10,.2f} us for {slower.us:,.2f}  {slower.case.id}  (tile: planned; as before)"
+    assert named == [time]
+
+
 def test_what_is_timed_is_kept_and_what_cannot_be_launched_is_said(tmp_path, capsys, monkeypatch):
     script = load_script("survey")
     fast, broken = (Case("layer_norm", "backward", 64, cols, "bfloat16") for cols in (4096, 4099))
@@ -128,6 +150,7 @@ def test_widths_with_many_instructions_are_named(monkeypatch, capsys):
         (["--widths", "0"], "--widths and --mib must be above zero"),
         (["--out", "no such folder/widths.jsonl"], "there is no folder for no such folder/widths.jsonl"),
         (["--read", "no such file"], "No such file or directory: 'no such file'"),
+        (["--compile", "--against", "no older file"], "No such file or directory: 'no older file'"),
     ],
 )
 def test_what_it_cannot_read_is_said_in_a_sentence(arguments, said, monkeypatch, capsys):

@@ -21,6 +21,8 @@ FRIENDLY = PIECES[0]
 #: A width falls short where it reaches less than this part of what the nearest friendly ones do, in the middle of them.
 CLOSE = 0.9
 NEAREST = 3
+#: One that is planned as before differs from itself by less than this part of its time.
+SCATTER = 0.03
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,30 @@ def beside(width: Width, others: Iterable[Width]) -> float | None:
     ]
     nearest = sorted(friendly, key=lambda other: abs(math.log(other.case.cols / width.case.cols)))[:NEAREST]
     return statistics.median(other.share for other in nearest) if nearest else None
+
+
+@dataclass(frozen=True)
+class Change:
+    """What became of a width from one survey to another."""
+
+    before: Width
+    after: Width
+
+    @property
+    def replanned(self) -> bool:
+        return self.before.plan != self.after.plan
+
+    @property
+    def ratio(self) -> float:
+        """Of the time now to the time before."""
+        return self.after.us / self.before.us
+
+
+def changes(before: Iterable[Width], after: Iterable[Width]) -> list[Change]:
+    """Of the widths that both have; what got slowest first."""
+    earlier = {width.case: width for width in before}
+    both = (Change(earlier[width.case], width) for width in after if width.case in earlier)
+    return sorted(both, key=lambda change: -change.ratio)
 
 
 def falling_short(widths: Sequence[Width]) -> dict[Width, float]:
