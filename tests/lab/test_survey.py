@@ -150,7 +150,11 @@ def test_widths_with_many_instructions_are_named(monkeypatch, capsys):
         (["--widths", "0"], "--widths and --mib must be above zero"),
         (["--out", "no such folder/widths.jsonl"], "there is no folder for no such folder/widths.jsonl"),
         (["--read", "no such file"], "No such file or directory: 'no such file'"),
-        (["--compile", "--against", "no older file"], "No such file or directory: 'no older file'"),
+        (["--against", "no older file"], "No such file or directory: 'no older file'"),
+        (
+            ["--compile", "--against", "older.jsonl"],
+            "--out, --against and --draw are for widths that are timed or read",
+        ),
     ],
 )
 def test_what_it_cannot_read_is_said_in_a_sentence(arguments, said, monkeypatch, capsys):
